@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Make catfish_app/data/world.xz, the demo's data, from the npm package world-atlas.
 
     python scripts/make_world.py [--source countries-10m.json] [--output FILE] [--check]

@@ -1,0 +1,72 @@
+"""What every test gets: three event loops, a check for leaks, and no silent skips in CI.
+
+- Tests marked `anyio` run on asyncio (debug mode), uvloop and trio.
+- Tests marked `asyncio` (pytest-asyncio, strict) are for integrations that only asyncio has; they live
+  under tests/asyncio_only, so that nothing else quietly loses two of its three loops.
+- Every test must leave the descriptors, memfd mappings and child processes as it found them.
+- With L5_CI=1 a skip whose reason is not in `tests/_skips.py` fails the run.
+"""
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import _leaks, _skips
+
+ASYNCIO_ONLY = Path(__file__).parent / "asyncio_only"
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("asyncio", {"debug": True}), id="asyncio"),
+        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
+        pytest.param(("trio", {}), id="trio"),
+    ],
+)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Each event loop in turn, as anyio's pytest plugin takes it."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a passing test that leaves something open behind."""
+    if request.node.get_closest_marker("leaks") or not _leaks.SUPPORTED:
+        yield
+        return
+    before = _leaks.snapshot()
+    yield
+    if request.node.stash.get(FAILED, False):
+        return
+    left = _leaks.left_behind(before)
+    if left:
+        pytest.fail("this test left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("asyncio") and ASYNCIO_ONLY not in item.path.parents:
+            raise pytest.UsageError(
+                f"{item.nodeid} is marked asyncio: mark it anyio, so that it runs on all loops, or "
+                "move it to tests/asyncio_only if it tests something that only asyncio has"
+            )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    _leaks.settle()
+    if _skips.strict():
+        config.pluginmanager.register(_skips.NoSilentSkips(), "no-silent-skips")
