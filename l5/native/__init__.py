@@ -1,0 +1,40 @@
+"""The C core as Python sees it: `Ring`, `Poller`, `Slot` and the plain cffi `lib`.
+
+`available` is False where the extension could not be loaded (PyPy, or a failed build); then
+`reason` says why, and the socket transports work all the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .._errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from ._types import Poller, Ring, Slot
+
+__all__ = ["Poller", "Ring", "Slot", "available", "ffi", "lib", "reason"]
+
+ffi: Any = None
+lib: Any = None
+available: bool = False
+reason: str = ""
+
+try:
+    from .._native import ffi, lib  # type: ignore[import-not-found,no-redef]
+
+    if lib.l5_install_fast() < 0:
+        raise ImportError("the hot path could not be installed")
+    from .._fast import Poller, Ring, Slot, set_errors  # type: ignore[import-not-found,no-redef]
+
+    set_errors(
+        RemoteProtocolError,
+        anyio.ClosedResourceError,
+        anyio.BrokenResourceError,
+        anyio.BusyResourceError,
+    )
+    available = True
+except ImportError as error:
+    reason = f"the C extension l5._native cannot be loaded: {error}"

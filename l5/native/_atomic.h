@@ -1,0 +1,76 @@
+/* The only place that names memory orders.
+ *
+ * Three kinds of access exist in l5:
+ *   load_acquire / store_release   hand data over (message, space);
+ *   load_seq / store_seq / swap    the store-then-load pairs of arming (publish v. arm): each side
+ *                                  stores its own word and then loads the other's, and at least
+ *                                  one of them must see the other's store.  Sequentially
+ *                                  consistent operations rather than stand-alone fences, because
+ *                                  thread sanitizers do not model fences;
+ *   load_relaxed / store_relaxed   statistics and hints.
+ */
+#ifndef L5_ATOMIC_H
+#define L5_ATOMIC_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+typedef _Atomic uint64_t l5_word;
+typedef _Atomic uint32_t l5_word32;
+
+_Static_assert(sizeof(l5_word) == 8 && ATOMIC_LLONG_LOCK_FREE == 2,
+               "shared words must be lock-free: they are shared between processes");
+
+static inline uint64_t l5_load_acquire(const l5_word *word)
+{
+    return atomic_load_explicit((l5_word *)word, memory_order_acquire);
+}
+
+static inline void l5_store_release(l5_word *word, uint64_t value)
+{
+    atomic_store_explicit(word, value, memory_order_release);
+}
+
+static inline uint64_t l5_load_seq(const l5_word *word)
+{
+    return atomic_load_explicit((l5_word *)word, memory_order_seq_cst);
+}
+
+static inline void l5_store_seq(l5_word *word, uint64_t value)
+{
+    atomic_store_explicit(word, value, memory_order_seq_cst);
+}
+
+static inline uint64_t l5_swap(l5_word *word, uint64_t value)
+{
+    return atomic_exchange_explicit(word, value, memory_order_seq_cst);
+}
+
+static inline uint64_t l5_load_relaxed(const l5_word *word)
+{
+    return atomic_load_explicit((l5_word *)word, memory_order_relaxed);
+}
+
+static inline void l5_store_relaxed(l5_word *word, uint64_t value)
+{
+    atomic_store_explicit(word, value, memory_order_relaxed);
+}
+
+static inline uint64_t l5_add(l5_word *word, uint64_t value)
+{
+    return atomic_fetch_add_explicit(word, value, memory_order_relaxed);
+}
+
+/* Tell the core that this is a spin loop. */
+static inline void l5_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#else
+    atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
+
+#endif

@@ -1,0 +1,188 @@
+/* A channel over shared memory: two single-producer single-consumer rings in one sealed memfd.
+ *
+ * Memory of one connection (the file; each ring is mapped twice in a row, so that no message wraps):
+ *
+ *   0        control page
+ *            +0    magic, page size, ring size            written once by the client
+ *            +64   c2s.read    the server's read position         (server writes)
+ *            +128  s2c.read    the client's read position         (client writes)
+ *            +192  client.armed                  (client sets, server takes)
+ *            +256  server.armed                  (server sets, client takes)
+ *            +320  server.status: sequence, busy share            (server writes)
+ *   P        ring c2s: client to server   [R bytes][mirror of the same R bytes]
+ *   P + R    ring s2c: server to client   [R bytes][mirror]
+ *
+ * One message in a ring, at a multiple of 64 bytes:
+ *
+ *   +0   size word: bytes of header and payload; zero means "nothing here yet"
+ *   +8   frame header: size u32, kind u8, flags u8, cpu u16, id u64
+ *   +24  payload, then padding up to a multiple of 64
+ *
+ * Theory of operation (L5, section III-A).  The sender copies header and payload first and stores
+ * the size word last.  The receiver polls the size word at its own position, copies header and
+ * payload out, zeroes the message (so that the next lap finds zero there) and moves its position.
+ * Positions only grow; the place in the ring is position modulo R.  The sender knows how far the
+ * receiver is by a cached copy of the receiver's read position and looks again only when the
+ * cached copy leaves no room.  The receiver publishes its position every R/8 bytes and before it
+ * sleeps, not at every message.
+ *
+ * The pairs of orderings, named where they are used:
+ *   MESSAGE  store of the size word -> load of the size word: header and payload are complete.
+ *   SPACE    store of the read position -> load of it: the space has been zeroed, is not read.
+ *   DOORBELL publish (size word or read position), then load the peer's armed word;
+ *            against: store the own armed word, then re-check size word and read position.
+ *            All four are sequentially consistent, so at least one side sees the other.
+ *
+ * The peer may write anything anywhere at any time.  Every number is copied once and then checked
+ * against what only we can write; payloads are copied before they are looked at (or leased, with
+ * the documented caveat).  Nothing here blocks, allocates or trusts.
+ */
+#ifndef L5_CHANNEL_H
+#define L5_CHANNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "_atomic.h"
+
+#define L5_HEADER_BYTES 16u
+#define L5_PREFIX_BYTES 24u /* size word and header */
+#define L5_ALIGN 64u
+
+enum l5_kind {
+    L5_DATA = 1,
+    L5_REQUEST = 2,
+    L5_RESPONSE = 3,
+    L5_ERROR = 4,
+    L5_CANCEL = 5,
+    L5_CREDIT = 6,
+    L5_HEARTBEAT = 7,
+    L5_CLOSE = 8,
+    L5_ABORT = 9,
+};
+
+enum l5_flag { L5_MORE = 1, L5_DEADLINE = 2, L5_FOR_RESPONSE = 4 };
+
+enum l5_arm_bits { L5_ARM_DATA = 1, L5_ARM_SPACE = 2 };
+
+enum l5_role { L5_CLIENT = 0, L5_SERVER = 1 };
+
+/* A frame that has been checked; `payload` points into the ring until it is consumed. */
+struct l5_frame {
+    uint32_t size; /* of the payload */
+    uint8_t kind;
+    uint8_t flags;
+    uint16_t cpu_plus_one;
+    uint64_t id;
+    const uint8_t *payload;
+};
+
+struct l5_control {
+    uint64_t magic;
+    uint64_t page_bytes;
+    uint64_t ring_bytes;
+    uint8_t pad0[40];
+    struct {
+        l5_word word;
+        uint8_t pad[56];
+    } read[2]; /* [0] of ring c2s, [1] of ring s2c */
+    struct {
+        l5_word word;
+        uint8_t pad[56];
+    } armed[2]; /* by enum l5_role */
+    struct {
+        l5_word sequence;
+        l5_word busy_millionths;
+        uint8_t pad[48];
+    } status;
+};
+
+struct l5_channel {
+    /* what the sender touches */
+    uint8_t *tx_base;
+    uint64_t tx_write;       /* ours alone */
+    uint64_t tx_read_cached; /* last checked copy of the receiver's position */
+    uint64_t tx_wanted;      /* padded bytes that did not fit last time */
+    l5_word *tx_read;        /* the peer writes it */
+    l5_word *peer_armed;
+    uint32_t tx_limit;       /* payload bytes of one frame */
+    uint32_t tx_reserved;    /* payload bytes of an open reservation plus one; 0: none */
+    /* what the receiver touches */
+    uint8_t *rx_base;
+    uint64_t rx_read;
+    uint64_t rx_published;
+    uint64_t rx_hold;        /* start of a leased message, or UINT64_MAX */
+    uint64_t rx_hold_bytes;
+    l5_word *rx_position;    /* we write it */
+    l5_word *own_armed;
+    uint32_t rx_limit;
+    uint32_t rx_pending;     /* padded size of the message that peek found; 0: none */
+    /* both */
+    uint64_t ring_bytes;
+    struct l5_control *control;
+    const char *fault;       /* what the peer did, in words, once it broke the rules */
+    size_t map_bytes;
+    int bell;                /* socket of the bootstrap: one byte wakes the peer; -1: none */
+    int peer_cpu;            /* where the peer last ran, or -1 */
+    int gone;                /* the bell could not be rung: the peer is gone */
+    int role;
+    uint64_t bells_rung;
+    uint64_t space_waits;
+};
+
+/* segment.c: the memory.  All return 0 (or a descriptor) or -errno. */
+int l5_segment_create(uint64_t ring_bytes);
+int l5_segment_verify(int fd, uint64_t ring_bytes, const char **why);
+int l5_segment_lock(int fd, uint64_t ring_bytes, const char **why);
+int l5_channel_map(struct l5_channel *channel, int fd, uint64_t ring_bytes, int role);
+void l5_channel_unmap(struct l5_channel *channel);
+
+/* channel.c: sending.  -EAGAIN: no room now; -EMSGSIZE; -EPROTO: the peer lied (see fault);
+ * -EBUSY: a reservation is open. */
+int l5_channel_send(struct l5_channel *channel, int kind, int flags, uint64_t id, const void *prefix,
+                    uint32_t prefix_bytes, const void *payload, uint32_t payload_bytes);
+int l5_channel_reserve(struct l5_channel *channel, uint32_t payload_bytes, void **payload);
+int l5_channel_commit(struct l5_channel *channel, int kind, int flags, uint64_t id, uint32_t payload_bytes);
+void l5_channel_discard(struct l5_channel *channel);
+
+/* Receiving.  peek: 1 a frame, 0 none, -EPROTO.  consume: done with the frame that peek gave. */
+int l5_channel_peek(struct l5_channel *channel, struct l5_frame *frame);
+void l5_channel_consume(struct l5_channel *channel);
+int l5_channel_hold(struct l5_channel *channel);
+void l5_channel_release(struct l5_channel *channel);
+int l5_channel_publish(struct l5_channel *channel);
+
+/* Sleeping.  arm: 0 armed, -EBUSY something is there already, -EPROTO. */
+int l5_channel_arm(struct l5_channel *channel, int bits);
+void l5_channel_disarm(struct l5_channel *channel);
+
+/* wait.c: poll `count` channels for at most `budget_ns`; 1 when one has a message, else 0. */
+struct l5_spin {
+    uint64_t budget_ns;
+    int same_cpu;   /* 1: a peer last ran on our CPU, spinning would only keep it from answering */
+    uint64_t spent_ns;
+};
+int l5_channels_ready(struct l5_channel *const *channels, uint32_t count);
+int l5_channels_share_cpu(struct l5_channel *const *channels, uint32_t count);
+int l5_spin(struct l5_channel *const *channels, uint32_t count, uint64_t budget_ns, uint64_t *spent_ns);
+int l5_yield_twice(struct l5_channel *const *channels, uint32_t count);
+uint64_t l5_now_ns(void);
+int l5_cpu(void);
+
+static inline uint64_t l5_padded(uint64_t payload_bytes)
+{
+    return (payload_bytes + L5_PREFIX_BYTES + L5_ALIGN - 1) & ~(uint64_t)(L5_ALIGN - 1);
+}
+
+static inline l5_word *l5_size_word(uint8_t *base, uint64_t position, uint64_t ring_bytes)
+{
+    return (l5_word *)(void *)(base + (position & (ring_bytes - 1)));
+}
+
+/* Tell whether a message waits: one load of a line that we own. */
+static inline int l5_channel_ready(struct l5_channel *channel)
+{
+    return l5_load_acquire(l5_size_word(channel->rx_base, channel->rx_read, channel->ring_bytes)) != 0;
+}
+
+#endif

@@ -1,0 +1,81 @@
+/* Spinning over a set of channels, CPU-aware.
+ *
+ * Waking a sleeping process costs tens of microseconds, a cache line between cores well under one,
+ * so whoever expects an answer polls for a while.  But when the peer last ran on our own CPU,
+ * polling only keeps it from answering: then two sched_yield and a sleep are right.  The two
+ * yields matter: a runnable pair gets spread over the cores by the scheduler, a blocking pair
+ * stays glued to one.  The peer's CPU number comes with every frame header.
+ */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <time.h>
+
+#include "channel.h"
+
+enum { POLLS_PER_CLOCK = 32 };
+
+uint64_t l5_now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+int l5_cpu(void)
+{
+#ifdef __linux__
+    return sched_getcpu(); /* glibc reads it from the rseq area: no system call */
+#else
+    return -1;
+#endif
+}
+
+int l5_channels_ready(struct l5_channel *const *channels, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (l5_channel_ready(channels[i]))
+            return 1;
+    return 0;
+}
+
+int l5_channels_share_cpu(struct l5_channel *const *channels, uint32_t count)
+{
+    int cpu = l5_cpu();
+
+    if (cpu < 0)
+        return 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (channels[i]->peer_cpu == cpu)
+            return 1;
+    return 0;
+}
+
+int l5_spin(struct l5_channel *const *channels, uint32_t count, uint64_t budget_ns, uint64_t *spent_ns)
+{
+    uint64_t start = l5_now_ns();
+    uint64_t spent;
+
+    do {
+        for (int i = 0; i < POLLS_PER_CLOCK; i++) {
+            if (l5_channels_ready(channels, count)) {
+                *spent_ns += l5_now_ns() - start;
+                return 1;
+            }
+            l5_relax();
+        }
+        spent = l5_now_ns() - start;
+    } while (spent < budget_ns);
+    *spent_ns += spent;
+    return 0;
+}
+
+int l5_yield_twice(struct l5_channel *const *channels, uint32_t count)
+{
+    for (int i = 0; i < 2; i++) {
+        sched_yield();
+        if (l5_channels_ready(channels, count))
+            return 1;
+    }
+    return 0;
+}
