@@ -1,0 +1,190 @@
+"""What l5 needs of the running event loop beyond anyio: a descriptor that stays registered.
+
+`anyio.wait_readable` registers and unregisters a descriptor for every wait, which costs more on
+asyncio than all the rest of a small request.  A `Descriptor` is registered once.  This is the
+only module of l5 that knows which event loops exist; it imports none that is not running.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Awaitable, Generator
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Descriptor", "checkpoint", "current_loop_token"]
+
+
+def _trio_lowlevel() -> Any:
+    """Return `trio.lowlevel` if the caller runs inside a trio task, else None."""
+    # Asked before asyncio: in trio's guest mode both loops run in one thread.
+    lowlevel = sys.modules.get("trio.lowlevel")
+    return lowlevel if lowlevel is not None and lowlevel.in_trio_task() else None
+
+
+def _asyncio_loop() -> asyncio.AbstractEventLoop:
+    module = sys.modules.get("asyncio")
+    loop = None if module is None else module._get_running_loop()
+    if loop is None:
+        raise RuntimeError("no event loop is running here: call this from asyncio or trio code")
+    return loop
+
+
+def current_loop_token() -> object:
+    """Return a hashable object that stands for the running event loop.
+
+    It can be referenced weakly.  Raises `RuntimeError` where no loop runs.
+    """
+    lowlevel = sys.modules.get("trio.lowlevel")
+    if lowlevel is not None and lowlevel.in_trio_task():
+        return lowlevel.current_trio_token()
+    return _asyncio_loop()
+
+
+@types.coroutine
+def _yield_once() -> Generator[None]:
+    # What `asyncio.sleep(0)` does, and so anyio's own checkpoint, less one coroutine.  Cancel
+    # scopes of anyio are delivered by `Task.cancel`, so a bare yield honours them, too.
+    yield
+
+
+def checkpoint() -> Awaitable[None]:
+    """Let other tasks run once and honour cancellation; to be awaited at once."""
+    lowlevel = sys.modules.get("trio.lowlevel")
+    if lowlevel is not None and lowlevel.in_trio_task():
+        return lowlevel.checkpoint()
+    return _yield_once()
+
+
+class Descriptor:
+    """Keep one descriptor registered with the event loop that runs when this is made.
+
+    The descriptor belongs to the caller, who closes this before closing that.
+    """
+
+    def __new__(cls, fd: int) -> Descriptor:
+        if cls is Descriptor:
+            cls = _AsyncioDescriptor if _trio_lowlevel() is None else _TrioDescriptor
+        return object.__new__(cls)
+
+    def __init__(self, fd: int) -> None:
+        """Bind to the running loop; nothing is registered before the first wait."""
+        raise NotImplementedError
+
+    async def wait_readable(self) -> None:
+        """Wait until the descriptor is readable; it may return although it no longer is.
+
+        Raises `anyio.BusyResourceError` when another task waits already and
+        `anyio.ClosedResourceError` once `close` was called.  Cancellation has no effect on
+        later waits.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Unregister and wake who waits; may be called twice, and after the loop has ended."""
+        raise NotImplementedError
+
+
+class _AsyncioDescriptor(Descriptor):
+    """A reader that stays with the loop; readiness is level-triggered, so it needs care.
+
+    Readiness that nobody waits for would wake the loop without end: the reader is taken out
+    and put back by the next wait.
+
+    asyncio's own loops collect events first and run tasks afterwards.  In the iteration in
+    which the woken task empties the descriptor, the event that was collected just before is
+    still queued behind it and would end the task's next wait for nothing.  So one call after
+    each wake-up is ignored; if it was meant after all, the next iteration repeats it.
+    """
+
+    def __init__(self, fd: int) -> None:
+        import asyncio
+
+        self._fd = fd
+        self._loop = _asyncio_loop()
+        self._collects_first = isinstance(self._loop, asyncio.BaseEventLoop)
+        self._waiter: asyncio.Future[bool] | None = None
+        self._registered = False
+        self._ignore_next = False
+        self._closed = False
+
+    async def wait_readable(self) -> None:
+        if self._closed:
+            raise anyio.ClosedResourceError
+        if self._waiter is not None:
+            raise anyio.BusyResourceError("waiting for")
+        if not self._registered:
+            self._loop.add_reader(self._fd, self._on_readable)
+            self._registered = True
+            self._ignore_next = False
+        waiter = self._waiter = self._loop.create_future()
+        try:
+            sound = await waiter
+        finally:
+            self._waiter = None
+        if not sound:
+            raise anyio.ClosedResourceError
+
+    def _on_readable(self) -> None:
+        if self._ignore_next:
+            self._ignore_next = False
+        elif self._waiter is None:
+            self._loop.remove_reader(self._fd)
+            self._registered = False
+        elif not self._waiter.done():
+            self._waiter.set_result(True)
+            self._ignore_next = self._collects_first
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._loop.is_closed():
+            return
+        if self._registered:
+            self._loop.remove_reader(self._fd)
+            self._registered = False
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(False)
+
+
+class _TrioDescriptor(Descriptor):
+    """trio keeps a descriptor in its epoll set by itself, re-armed at each wait."""
+
+    def __init__(self, fd: int) -> None:
+        import trio
+
+        self._fd = fd
+        self._trio = trio
+        self._wait = trio.lowlevel.wait_readable
+        self._waiting = False
+        self._closed = False
+
+    async def wait_readable(self) -> None:
+        if self._closed:
+            raise anyio.ClosedResourceError
+        if self._waiting:
+            raise anyio.BusyResourceError("waiting for")
+        self._waiting = True
+        try:
+            await self._wait(self._fd)
+        except self._trio.ClosedResourceError:
+            raise anyio.ClosedResourceError from None
+        except self._trio.BusyResourceError:
+            raise anyio.BusyResourceError("waiting for") from None
+        finally:
+            self._waiting = False
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._trio.lowlevel.notify_closing(self._fd)
+        except RuntimeError:
+            pass  # trio no longer runs in this thread, so nobody waits
