@@ -297,7 +297,8 @@ class HelloReader:
             raise self._fail(RemoteProtocolError(f"there is no hello message of type {head[3]}"))
         if len(head) < PREFIX_BYTES:
             return None
-        _, _, kind, size = _PREFIX.unpack(head)
+        kind = head[3]
+        size = int.from_bytes(head[4:8], "little")
         if size > MAX_HELLO_BYTES:
             raise self._fail(
                 RemoteProtocolError(
@@ -355,7 +356,7 @@ def expect(message: Hello, *kinds: type[HelloType]) -> HelloType:
             f"the peer refused ({printable(message.code)}): {printable(message.message)}",
             code=message.code,
         )
-    wanted = " or ".join(_TYPES[_NUMBERS[kind] - 1].__name__ for kind in kinds)
+    wanted = " or ".join(kind.__name__ for kind in kinds)
     raise RemoteProtocolError(f"expected {wanted}, got {type(message).__name__}")
 
 
