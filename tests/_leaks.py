@@ -15,7 +15,7 @@ KEPT = re.compile(r"^fd \d+ -> /dev/u?random$|multiprocessing\.(resource_tracker
 
 
 def settle() -> None:
-    """Let libraries open what they keep for the life of the process (libuv: one pipe for signals)."""
+    """Let libuv open the pipe for signals that it keeps for the life of the process."""
     try:
         import uvloop
     except ImportError:

@@ -1,8 +1,8 @@
 """What every test gets: three event loops, a check for leaks, and no silent skips in CI.
 
 - Tests marked `anyio` run on asyncio (debug mode), uvloop and trio.
-- Tests marked `asyncio` (pytest-asyncio, strict) are for integrations that only asyncio has; they live
-  under tests/asyncio_only, so that nothing else quietly loses two of its three loops.
+- Tests marked `asyncio` (pytest-asyncio, strict) are for integrations that only asyncio has; they
+  live under tests/asyncio_only, so that nothing else quietly loses two of its three loops.
 - Every test must leave the descriptors, memfd mappings and child processes as it found them.
 - With L5_CI=1 a skip whose reason is not in `tests/_skips.py` fails the run.
 """
