@@ -1,0 +1,15 @@
+"""The compiled module, made ready: the fast type, and cffi for what is rare or long."""
+
+from typing import Any
+
+from catfish_app import _native  # pyright: ignore[reportAttributeAccessIssue]
+
+ffi: Any = _native.ffi
+lib: Any = _native.lib
+
+if lib.rt_python_install() != 0:
+    raise ImportError("catfish_app._native could not set up its types; the error is printed above")
+
+from catfish_app._rtree_fast import Tree, TreeFull  # noqa: E402 (made by the call above)
+
+__all__ = ["Tree", "TreeFull", "ffi", "lib"]

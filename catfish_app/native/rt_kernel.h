@@ -1,0 +1,31 @@
+/* What is compiled once per instruction set. Internal.
+ *
+ * `search` and `count` make one optimistic attempt: -EAGAIN if a writer disturbed it. `choose` and the
+ * rest belong to the writer. Every kernel gives the same answers in the same order.
+ */
+#ifndef CATFISH_RT_KERNEL_H
+#define CATFISH_RT_KERNEL_H
+
+#include "rt_node.h"
+
+#define RT_STACK (RT_MAX_HEIGHT * RT_INNER_MAX)
+
+struct rt_kernel {
+    const char *name;
+    int (*search)(const struct rtree *tree, const double query[4], uint64_t *ids, size_t capacity, size_t *total);
+    int (*count)(const struct rtree *tree, const double query[4], uint64_t *total);
+    unsigned (*choose)(const struct rt_node *node, struct rt_fbox box);
+    uint64_t (*containing)(const struct rt_node *node, struct rt_fbox box);
+};
+
+/* rt_search.c: let the writer finish, longer with every try. */
+void rt_wait_a_little(unsigned tries);
+
+extern const struct rt_kernel rt_kernel_portable;
+#if defined(__x86_64__)
+#define RT_X86 1
+extern const struct rt_kernel rt_kernel_avx2;
+extern const struct rt_kernel rt_kernel_avx512;
+#endif
+
+#endif

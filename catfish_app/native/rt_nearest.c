@@ -1,0 +1,188 @@
+/* The k nearest: a depth-first branch and bound (Roussopoulos and others, 1995). Children are visited nearest first, and those
+ * that cannot beat the worst of the k are cut. The k best so far are a heap, worst on top, in the caller's arrays, so
+ * nothing is allocated. A child's distance is taken from its outward-rounded box and the outward-rounded query; both
+ * leave a margin much larger than the rounding of what follows, so it never exceeds the distance of anything in it.
+ */
+#include "rt_kernel.h"
+
+struct near {
+    const struct rtree *tree;
+    uint64_t moves;
+    const double *query;
+    struct rt_fbox box;
+    size_t k, n;
+    uint64_t *ids;
+    double *distances2;
+};
+
+struct branch {
+    double distance2;
+    uint32_t child;
+};
+
+static double gap2(double before, double after)
+{
+    double gap = before > after ? before : after;
+    return gap > 0 ? gap * gap : 0; /* also for NaN, of infinite boxes */
+}
+
+static bool after(double distance_a, uint64_t id_a, double distance_b, uint64_t id_b)
+{
+    return distance_a > distance_b || (distance_a == distance_b && id_a > id_b);
+}
+
+static bool heap_after(const struct near *near, size_t a, size_t b)
+{
+    return after(near->distances2[a], near->ids[a], near->distances2[b], near->ids[b]);
+}
+
+static void heap_swap(struct near *near, size_t a, size_t b)
+{
+    double distance2 = near->distances2[a];
+    uint64_t id = near->ids[a];
+    near->distances2[a] = near->distances2[b];
+    near->ids[a] = near->ids[b];
+    near->distances2[b] = distance2;
+    near->ids[b] = id;
+}
+
+static void heap_sink(struct near *near, size_t n)
+{
+    for (size_t at = 0, child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && heap_after(near, child + 1, child))
+            child++;
+        if (!heap_after(near, child, at))
+            return;
+        heap_swap(near, at, child);
+    }
+}
+
+static void offer(struct near *near, double distance2, uint64_t id)
+{
+    if (near->n < near->k) {
+        size_t at = near->n++;
+        near->distances2[at] = distance2;
+        near->ids[at] = id;
+        for (; at > 0 && heap_after(near, at, (at - 1) / 2); at = (at - 1) / 2)
+            heap_swap(near, at, (at - 1) / 2);
+    } else if (after(near->distances2[0], near->ids[0], distance2, id)) {
+        near->distances2[0] = distance2;
+        near->ids[0] = id;
+        heap_sink(near, near->n);
+    }
+}
+
+static bool visit_leaf(struct near *near, const struct rt_node *node, uint64_t version, unsigned count)
+{
+    double distances2[RT_LEAF_MAX];
+    uint64_t ids[RT_LEAF_MAX];
+    const double *q = near->query;
+    for (unsigned i = 0; i < count && i < RT_LEAF_MAX; i++) {
+        ids[i] = RT_GET(node->leaf.id[i]);
+        distances2[i] = gap2(RT_GET(node->leaf.box[LO_X][i]) - q[HI_X], q[LO_X] - RT_GET(node->leaf.box[HI_X][i])) +
+                        gap2(RT_GET(node->leaf.box[LO_Y][i]) - q[HI_Y], q[LO_Y] - RT_GET(node->leaf.box[HI_Y][i]));
+    }
+    if (!rt_seq_same(&node->version, version))
+        return false;
+    for (unsigned i = 0; i < count; i++)
+        offer(near, distances2[i], ids[i]);
+    return true;
+}
+
+/* The children in order of distance. */
+static void list_branches(const struct near *near, const struct rt_node *node, unsigned count, struct branch *branches)
+{
+    const float *q = near->box.v;
+    for (unsigned i = 0; i < count; i++) {
+        double dx2 = gap2((double)RT_GET(node->inner.box[LO_X][i]) - (double)q[HI_X],
+                          (double)q[LO_X] - (double)RT_GET(node->inner.box[HI_X][i]));
+        double dy2 = gap2((double)RT_GET(node->inner.box[LO_Y][i]) - (double)q[HI_Y],
+                          (double)q[LO_Y] - (double)RT_GET(node->inner.box[HI_Y][i]));
+        struct branch branch = {dx2 + dy2, RT_GET(node->inner.child[i])};
+        unsigned at = i;
+        for (; at > 0 && branches[at - 1].distance2 > branch.distance2; at--)
+            branches[at] = branches[at - 1];
+        branches[at] = branch;
+    }
+}
+
+static bool cut(const struct near *near, double distance2)
+{
+    return near->n == near->k && distance2 > near->distances2[0]; /* an equal one may have a smaller id */
+}
+
+/* False: a writer moved entries, what was found is void. */
+static bool visit(struct near *near, uint32_t index, unsigned level)
+{
+    const struct rt_node *node = near->tree->nodes + index;
+    struct branch branches[RT_INNER_MAX];
+    unsigned count;
+    for (;; rt_pause()) {
+        if (!rt_seq_same(&near->tree->header->moves, near->moves))
+            return false;
+        uint64_t version = rt_seq_load(&node->version), meta = RT_GET(node->meta);
+        count = rt_meta_count(meta);
+        if (version & 1)
+            continue;
+        if (rt_meta_level(meta) != level || count > rt_max_of(level)) {
+            if (rt_seq_same(&node->version, version))
+                return false; /* it was freed and is another one's now */
+            continue;
+        }
+        if (level == 0) {
+            if (visit_leaf(near, node, version, count))
+                return true;
+            continue;
+        }
+        list_branches(near, node, count, branches);
+        if (rt_seq_same(&node->version, version))
+            break;
+    }
+    if (!rt_seq_same(&near->tree->header->moves, near->moves))
+        return false;
+    for (unsigned i = 0; i < count && !cut(near, branches[i].distance2); i++)
+        if (!visit(near, branches[i].child, level - 1))
+            return false;
+    return true;
+}
+
+static bool nearest_once(struct near *near)
+{
+    const struct rt_header *header = near->tree->header;
+    near->n = 0;
+    near->moves = rt_seq_load(&header->moves);
+    if (near->moves & 1)
+        return false;
+    uint64_t root_height = RT_GET(header->root_height);
+    double origin[2] = {RT_GET(header->origin[0]), RT_GET(header->origin[1])};
+    if (!rt_seq_same(&header->moves, near->moves))
+        return false;
+    near->box = rt_fbox_of(near->query, origin);
+    if (root_height >> 32 && !visit(near, (uint32_t)root_height, (unsigned)(root_height >> 32) - 1))
+        return false;
+    return rt_seq_same(&header->moves, near->moves);
+}
+
+int rt_nearest(struct rtree *tree, const double query[4], size_t k, uint64_t *ids, double *distances2, size_t *found)
+{
+    *found = 0;
+    if (rt_rect_check(query))
+        return -EINVAL;
+    if (k == 0)
+        return 0;
+    struct near near = {.tree = tree, .query = query, .k = k, .ids = ids, .distances2 = distances2};
+    unsigned tries = 0;
+    while (tries < RT_READ_TRIES && !nearest_once(&near))
+        rt_wait_a_little(tries++);
+    if (tries == RT_READ_TRIES) {
+        rt_lock(tree);
+        (void)nearest_once(&near); /* nobody disturbs it now */
+        rt_unlock(tree);
+    }
+    *found = near.n;
+    for (size_t n = near.n; n > 1; n--) { /* the heap, worst first, becomes a list, best first */
+        heap_swap(&near, 0, n - 1);
+        heap_sink(&near, n - 1);
+    }
+    return 0;
+}

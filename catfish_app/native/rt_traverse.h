@@ -1,0 +1,169 @@
+/* Search and count over the primitives of one instruction set. Internal: included by each
+ * rt_kernel_*.c after it has defined
+ *
+ *   struct vq              the query, spread over vector registers
+ *   vq_make(query, box)    make it from doubles and from the box in the tree's single precision
+ *   inner_hits(node, vq)   bit i: box i meets the query (bits beyond the count are noise)
+ *   leaf_hits(node, vq)    the same for the rectangles of a leaf
+ *   leaf_emit(node, mask, out)   copy the ids of the set bits, in order, to out, where RT_LEAF_MAX fit; return how many
+ *   KERNEL, KERNEL_NAME    the table's name
+ */
+
+struct scan {
+    const struct rtree *tree;
+    uint64_t moves;
+    struct vq query;
+    unsigned depth;
+    uint32_t stack[RT_STACK];
+};
+
+/* Whoever pushes a node asks the cache for it: the lines arrive while its elder siblings are looked at. */
+static inline void prefetch_node(const struct rt_node *node)
+{
+    const char *line = (const char *)node;
+    for (unsigned i = 0; i < RT_PREFETCH_LINES; i++)
+        __builtin_prefetch(line + 64 * i, 0, 3);
+}
+
+static inline bool scan_begin(struct scan *scan, const struct rtree *tree, const double query[4])
+{
+    const struct rt_header *header = tree->header;
+    scan->tree = tree;
+    scan->moves = rt_seq_load(&header->moves);
+    if (scan->moves & 1)
+        return false;
+    uint64_t root_height = RT_GET(header->root_height);
+    double origin[2] = {RT_GET(header->origin[0]), RT_GET(header->origin[1])};
+    scan->query = vq_make(query, rt_fbox_of(query, origin));
+    scan->depth = 0;
+    if (root_height >> 32)
+        scan->stack[scan->depth++] = (uint32_t)root_height;
+    return rt_seq_same(&header->moves, scan->moves);
+}
+
+/* Push what meets the query. False: a writer moved entries, the scan is void. */
+static inline bool scan_inner(struct scan *scan, const struct rt_node *node, uint64_t meta)
+{
+    uint64_t mask = inner_hits(node, &scan->query) & ((UINT64_C(1) << rt_meta_count(meta)) - 1);
+    unsigned depth = scan->depth;
+    if (depth + RT_INNER_MAX > RT_STACK)
+        return false;
+    while (mask) {
+        uint32_t child = RT_GET(node->inner.child[__builtin_ctzll(mask)]);
+        mask &= mask - 1;
+        prefetch_node(scan->tree->nodes + child);
+        scan->stack[depth++] = child;
+    }
+    scan->depth = depth;
+    return true;
+}
+
+/* Look at the node on top of the stack: push its children, or return the mask of the leaf's hits. The caller
+ * validates by rt_seq_same(&node->version, *version) after it has used the leaf. -1: the scan is void. */
+static inline int scan_step(struct scan *scan, const struct rt_node **out, uint64_t *version, uint32_t *mask)
+{
+    const struct rtree *tree = scan->tree;
+    const struct rt_node *node = tree->nodes + scan->stack[scan->depth - 1];
+    for (;;) {
+        uint64_t seen = rt_seq_load(&node->version);
+        if (!(seen & 1)) {
+            uint64_t meta = RT_GET(node->meta);
+            if (rt_meta_level(meta) == 0) {
+                scan->depth--;
+                *out = node;
+                *version = seen;
+                *mask = leaf_hits(node, &scan->query) & ((UINT32_C(1) << rt_meta_count(meta)) - 1);
+                return 1;
+            }
+            unsigned depth = scan->depth--;
+            bool fits = scan_inner(scan, node, meta);
+            if (rt_seq_same(&node->version, seen))
+                return fits && __atomic_load_n(&tree->header->moves, __ATOMIC_RELAXED) == scan->moves ? 0 : -1;
+            scan->depth = depth;
+        }
+        if (!rt_seq_same(&tree->header->moves, scan->moves))
+            return -1;
+        rt_pause();
+    }
+}
+
+/* Put a leaf's hits behind the n ids that are there; return the new number, which may be beyond the capacity. */
+static inline size_t emit(const struct rt_node *node, uint32_t mask, uint64_t *ids, size_t n, size_t capacity)
+{
+    if (capacity >= RT_LEAF_MAX && n <= capacity - RT_LEAF_MAX)
+        return n + leaf_emit(node, mask, ids + n);
+    uint64_t spill[RT_LEAF_MAX];
+    unsigned hits = leaf_emit(node, mask, spill);
+    for (unsigned i = 0; i < hits && n + i < capacity; i++)
+        ids[n + i] = spill[i];
+    return n + hits;
+}
+
+static int search_once(const struct rtree *tree, const double query[4], uint64_t *ids, size_t capacity, size_t *total)
+{
+    struct scan scan;
+    size_t n = 0;
+    if (!scan_begin(&scan, tree, query))
+        return -EAGAIN;
+    while (scan.depth) {
+        const struct rt_node *node;
+        uint64_t version;
+        uint32_t mask;
+        int leaf = scan_step(&scan, &node, &version, &mask);
+        if (leaf < 0)
+            return -EAGAIN;
+        if (!leaf)
+            continue;
+        size_t after = mask ? emit(node, mask, ids, n, capacity) : n;
+        if (rt_seq_same(&node->version, version))
+            n = after;
+        else
+            scan.depth++; /* the leaf is still there: look again */
+    }
+    if (!rt_seq_same(&tree->header->moves, scan.moves))
+        return -EAGAIN;
+    *total = n;
+    return 0;
+}
+
+static int count_once(const struct rtree *tree, const double query[4], uint64_t *total)
+{
+    struct scan scan;
+    uint64_t n = 0;
+    if (!scan_begin(&scan, tree, query))
+        return -EAGAIN;
+    while (scan.depth) {
+        const struct rt_node *node;
+        uint64_t version;
+        uint32_t mask;
+        int leaf = scan_step(&scan, &node, &version, &mask);
+        if (leaf < 0)
+            return -EAGAIN;
+        if (!leaf)
+            continue;
+        if (rt_seq_same(&node->version, version))
+            n += (unsigned)__builtin_popcount(mask);
+        else
+            scan.depth++;
+    }
+    if (!rt_seq_same(&tree->header->moves, scan.moves))
+        return -EAGAIN;
+    *total = n;
+    return 0;
+}
+
+/* The children whose boxes hold the whole of this one. */
+static uint64_t containing(const struct rt_node *node, struct rt_fbox box)
+{
+    return inner_containing(node, box) & ((UINT64_C(1) << rt_count_of(node)) - 1);
+}
+
+#include "rt_choose.h"
+
+const struct rt_kernel KERNEL = {
+    .name = KERNEL_NAME,
+    .search = search_once,
+    .count = count_once,
+    .choose = choose,
+    .containing = containing,
+};
