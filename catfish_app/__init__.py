@@ -1,0 +1,1 @@
+"""The R-tree service: a spatial index over `l5` connections."""
