@@ -22,6 +22,10 @@ KNOWN_SANITIZERS = frozenset({"address", "undefined", "thread", "leak"})
 class BuildNative(build_ext):
     """Build each extension again when any C file or header beside its sources has changed."""
 
+    def finalize_options(self):
+        super().finalize_options()
+        sanitizer_flags()  # a misspelt name must not wait for the first file
+
     def build_extension(self, ext):
         ext.depends = [*ext.depends, *native_sources()]
         ext.extra_compile_args = [*ext.extra_compile_args, *warning_flags(), *sanitizer_flags()]
