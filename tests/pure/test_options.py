@@ -275,6 +275,11 @@ def test_two_names_of_one_option_at_once() -> None:
         made(ring=1, ring_bytes=1)
 
 
+def test_bounds_that_are_no_round_number_are_told_in_bytes() -> None:
+    with pytest.raises(AddressError, match="at least segment, which is 5000 bytes"):
+        made(segment=5000, credit=4999)
+
+
 def test_long_values_are_cut_in_messages() -> None:
     with pytest.raises(AddressError) as caught:
         made(spin_us="9" * 5000)
