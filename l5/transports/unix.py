@@ -5,23 +5,30 @@ How a listener takes its path without ever destroying another's:
 1. The socket is bound to a fresh name beside the path, mode 0600 from its first moment, and
    listens there before anybody can find it.  So whoever finds a socket at the path that
    refuses connections knows that its owner is gone.
-2. A hard link gives it the path, and fails if the path exists.  That alone decides between
-   several servers that start at once; there is no lock, and nothing to leave behind.
+2. A hard link gives it the path, and fails if the path exists.  So of several servers that
+   start at once one wins, and nobody's path is ever overwritten.
 3. If the path exists: anything but a socket is left alone; a socket that accepts (or is too
-   busy to) belongs to a running server; one that refuses is stale.  The stale one is moved
-   aside and looked at: if it is not the one that refused (another server was quicker), it
-   is put back.  Then step 2 again.
+   busy to) belongs to a running server; one that refuses is stale and removed, then step 2 again.
+
+Two servers that both found the stale socket could remove each other's fresh one.  So look, probe
+and removal happen under a `flock` of the directory: nothing to leave behind, and only a start
+over a dead server's socket takes it.  Moving the path aside without a lock to look at it again is
+no way out: while it is away, a third server can take the path of a live one.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import socket
 import stat
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, ClassVar, Final
+
+import anyio
 
 from ..abc import BootstrapTransport, Link, LinkListener, PeerInfo, Probe
 from ._sockets import SocketLink, SocketListener, connect_socket, peer_credentials
@@ -37,6 +44,8 @@ _DEFAULT_BACKLOG: Final = 128
 _OWN_MODE: Final = 0o600
 _SHARED_MODE: Final = 0o666
 _CLAIM_TRIES: Final = 100
+_LOCK_TRIES: Final = 400
+_LOCK_PAUSE_S: Final = 0.005
 _NO_HARD_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -81,7 +90,7 @@ class UnixTransport(BootstrapTransport):
         # Other users can pass the check of their uid only if the file lets them connect.
         widened = getattr(options, "allow_uids", None) or getattr(options, "allow", None)
         claim = _PathClaim(path, _SHARED_MODE if widened else _OWN_MODE)
-        return SocketListener([claim.listen(backlog)], url, _link, claim.release)
+        return SocketListener([await claim.listen(backlog)], url, _link, claim.release)
 
 
 def _link(sock: socket.socket, path: str = "") -> Link:
@@ -140,7 +149,7 @@ class _PathClaim:
         self._owner_pid = os.getpid()
         self._identity = (0, 0)
 
-    def listen(self, backlog: int) -> socket.socket:
+    async def listen(self, backlog: int) -> socket.socket:
         """Return a socket that listens at the path; `OSError` says what stands in the way."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         name = self._fresh_name()
@@ -151,7 +160,7 @@ class _PathClaim:
                 os.chmod(name, self._mode)
                 sock.listen(backlog)
                 self._identity = _identity(os.lstat(name))
-                self._publish(name)
+                await self._publish(name)
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(name)
@@ -176,11 +185,8 @@ class _PathClaim:
                 sock.bind(name)
                 return
             # The path itself fits but the longer name does not: go there by descriptor.
-            directory_fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-            try:
+            with _directory_fd(self._directory) as directory_fd:
                 sock.bind(f"/proc/self/fd/{directory_fd}/{os.path.basename(name)}")
-            finally:
-                os.close(directory_fd)
         except OSError as error:
             raise OSError(error.errno, self._bind_text(error)) from None
 
@@ -192,12 +198,12 @@ class _PathClaim:
         }
         return f"{self._path}: {hints.get(error.errno or 0, error.strerror or str(error))}"
 
-    def _publish(self, name: str) -> None:
+    async def _publish(self, name: str) -> None:
         for _ in range(_CLAIM_TRIES):
             try:
                 self._place(name)
             except FileExistsError:
-                self._remove_stale()
+                await self._remove_stale()
             else:
                 return
         raise _in_use(self._path)
@@ -215,32 +221,58 @@ class _PathClaim:
                 raise FileExistsError(errno.EEXIST, self._path) from None
             os.rename(name, self._path)
 
-    def _remove_stale(self) -> None:
+    async def _remove_stale(self) -> None:
         """Take a dead server's socket away; `OSError` if it is anything else."""
+        if not self._is_stale():
+            return  # it vanished; all other cases raise, without a lock
+        with _directory_fd(self._directory) as directory_fd:
+            await self._lock(directory_fd)
+            if self._is_stale():
+                os.unlink(self._path)
+
+    def _is_stale(self) -> bool:
+        """Tell a dead server's socket (True) from nothing (False); else raise `OSError`."""
         try:
-            status = os.lstat(self._path)
+            mode = os.lstat(self._path).st_mode
         except FileNotFoundError:
-            return
-        if not stat.S_ISSOCK(status.st_mode):
+            return False
+        if not stat.S_ISSOCK(mode):
             raise OSError(errno.EEXIST, f"{self._path}: a file that is no socket is in the way")
-        if not _refuses(self._path):
-            return
-        aside = self._fresh_name()
+        return _refuses(self._path)
+
+    async def _lock(self, directory_fd: int) -> None:
         try:
-            os.rename(self._path, aside)
-        except FileNotFoundError:
-            return
-        moved = os.lstat(aside)
-        same = _identity(moved) == _identity(status) and moved.st_mtime_ns == status.st_mtime_ns
-        with suppress(FileExistsError):
-            if not same:
-                # Another server took the path after we looked: it gets it back.
-                self._place(aside)
-        with suppress(FileNotFoundError):
-            os.unlink(aside)
+            for _ in range(_LOCK_TRIES):
+                if _try_lock(directory_fd):
+                    return
+                await anyio.sleep(_LOCK_PAUSE_S)
+            problem = "another program holds the lock of the directory"
+        except OSError as error:
+            problem = f"the directory cannot be locked ({error.strerror})"
+        raise OSError(
+            errno.EADDRINUSE,
+            f"{self._path}: a dead server's socket is in the way and {problem}; remove the file",
+        )
 
     def _fresh_name(self) -> str:
         return os.path.join(self._directory, f".l5-{secrets.token_hex(6)}")
+
+
+@contextmanager
+def _directory_fd(path: str) -> Generator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _refuses(path: str) -> bool:
