@@ -205,6 +205,13 @@ def test_paths_of_the_longest_allowed_size() -> None:
     assert at("l5+unix://@" + "a" * 106).path == "@" + "a" * 106
 
 
+def test_a_url_of_the_longest_allowed_size() -> None:
+    url = "l5+custom://h/".ljust(URL_CHARS_MAX, "a")
+    assert at(url).url == url
+    with pytest.raises(AddressError, match="longer than"):
+        at(url + "a")
+
+
 def test_no_scheme_is_known_when_nothing_is_installed() -> None:
     with pytest.raises(AddressError, match="installed"):
         parse("l5://h:1", frozenset())

@@ -348,6 +348,50 @@ def test_limits_out_of_range(field: str, value: Any) -> None:
         read(raw(1, hello))
 
 
+BOUNDS: list[tuple[type[Hello], str, int, int]] = [
+    (ClientHello, "limits.max_message_bytes", 1, 1 << 48),
+    (ClientHello, "limits.segment_bytes", 256, 1 << 30),
+    (ClientHello, "limits.data_window_bytes", 1, 1 << 48),
+    (ClientHello, "limits.credit_bytes", 1, 1 << 48),
+    (ClientHello, "limits.in_flight_max", 1, 1 << 20),
+    (ClientHello, "features", 0, (1 << 63) - 1),
+    (ClientHello, "pid", 0, (1 << 31) - 1),
+    (ClientHello, "uid", 0, (1 << 32) - 1),
+    (ServerHello, "version", 0, (1 << 16) - 1),
+    (ServerHello, "features", 0, (1 << 63) - 1),
+    (ServerHello, "pid", 0, (1 << 31) - 1),
+]
+
+
+@pytest.mark.parametrize(("cls", "field", "low", "high"), BOUNDS)
+def test_each_range_ends_where_it_says(cls: type[Hello], field: str, low: int, high: int) -> None:
+    number = NUMBERS[cls.__name__]
+    hello = fields(SAMPLES[number - 1])
+    place, _, name = field.rpartition(".")
+    part = hello[place] if place else hello
+    for value in (low, high):
+        part[name] = value
+        assert read(raw(number, hello)) is not None
+    for value in (low - 1, high + 1):
+        part[name] = value
+        with pytest.raises(RemoteProtocolError, match=name):
+            read(raw(number, hello))
+
+
+def test_what_is_left_out_has_a_default() -> None:
+    client, server = fields(CLIENT), fields(SERVER)
+    for name in ("features", "token"):
+        del client[name]
+    for name in ("features", "choice", "params", "declined", "rendezvous", "ticket"):
+        del server[name]
+    got = read(raw(1, client))
+    assert isinstance(got, ClientHello) and (got.features, got.token) == (0, None)
+    got = read(raw(2, server))
+    assert isinstance(got, ServerHello)
+    assert (got.features, got.choice, got.params, got.declined) == (0, None, {}, {})
+    assert (got.rendezvous, got.ticket) == (None, None)
+
+
 @pytest.mark.parametrize("field", list(fields(CLIENT)["limits"]))
 def test_integers_beyond_64_bits_cannot_even_be_written(field: str) -> None:
     hello = msgspec.structs.replace(
