@@ -12,7 +12,11 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-SOURCES = ("_fast.c", "channel.c", "wait.c", "segment.c", "service.c", "service_frames.c")
+SOURCES = (
+    *("_fast.c", "channel.c", "wait.c", "segment.c"),
+    *("service.c", "service_frames.c", "service_reply.c", "service_settle.c"),
+    *("service_wait.c", "service_worker.c"),
+)
 HEADERS = ("l5.h", "l5_service.h")
 
 

@@ -1,0 +1,223 @@
+/* A worker's turn: clocks, scanning, and waiting by the mode.  Theory: service.h. */
+#define _GNU_SOURCE
+#include "service.h"
+
+#ifdef __linux__
+#include <sched.h>
+
+/* ---- clocks ---------------------------------------------------------------------------------- */
+
+static void publish_busy(struct l5_worker *worker)
+{
+    uint64_t busy = l5_load_relaxed(&worker->busy_millionths);
+
+    worker->sequence++;
+    for (uint32_t i = 0; i < worker->active; i++) {
+        struct l5_control *control = worker->connections[i]->channel->control;
+
+        l5_store_relaxed(&control->status.busy_millionths, busy);
+        l5_store_release(&control->status.sequence, worker->sequence); /* pairs with: STATUS in ring_status */
+    }
+}
+
+/* Useful time over wall time since the last tick, averaged over about three heartbeats. */
+static void measure_busy(struct l5_worker *worker, uint64_t now, uint64_t now_ns, uint64_t interval_ns)
+{
+    double wall = (double)(now - worker->tick_ticks);
+    double share = wall > 0 ? (double)worker->useful / wall : 0;
+    double interval = (double)(now_ns - worker->tick_ns);
+    double weight = interval / (interval + 2.0 * (double)interval_ns);
+
+    if (share > 1)
+        share = 1;
+    worker->busy += (share - worker->busy) * weight;
+    l5_store_relaxed(&worker->busy_millionths, (uint64_t)(worker->busy * 1e6 + 0.5));
+    worker->useful = 0;
+    if (now_ns > worker->tick_ns && now > worker->tick_ticks) {
+        uint64_t rate = (uint64_t)(wall * 1000.0 / interval);
+
+        worker->ticks_per_us = rate ? rate : 1;
+    }
+    worker->tick_ticks = now;
+    worker->tick_ns = now_ns;
+}
+
+/* Connections without a frame since the last tick leave the scan. */
+static void retire(struct l5_worker *worker)
+{
+    for (uint32_t i = worker->active; i-- > 0;) {
+        struct l5_connection *connection = worker->connections[i];
+        int quiet = connection->frames == connection->frames_seen;
+
+        connection->frames_seen = connection->frames;
+        if (quiet && !connection->has_work)
+            l5_worker_idle(worker, connection);
+    }
+}
+
+static void tick(struct l5_worker *worker, uint64_t now)
+{
+    uint64_t heartbeat_ns = worker->service->options.heartbeat_ns;
+    uint64_t interval_ns = heartbeat_ns ? heartbeat_ns : TICK_NS;
+    uint64_t now_ns = l5_now_ns();
+
+    if (now_ns - worker->tick_ns >= interval_ns) {
+        measure_busy(worker, now, now_ns, interval_ns);
+        if (heartbeat_ns)
+            publish_busy(worker);
+        if (worker->service->options.mode != L5_POLL)
+            retire(worker);
+        l5_worker_listen(worker, 0);
+    }
+    worker->tick_at = now + interval_ns / 1000 * worker->ticks_per_us;
+}
+
+static int shares_cpu(const struct l5_worker *worker)
+{
+    int cpu = l5_cpu();
+
+    for (uint32_t i = 0; cpu >= 0 && i < worker->active; i++)
+        if (worker->connections[i]->channel->peer_cpu == cpu)
+            return 1;
+    return 0;
+}
+
+/* What a worker that is never idle must do now and then. */
+static void keep_up(struct l5_worker *worker, uint64_t now)
+{
+    if (now >= worker->tick_at)
+        tick(worker, now);
+    if (now >= worker->bells_at && worker->active < worker->count)
+        l5_worker_listen(worker, 0);
+    if (now >= worker->share_at) {
+        worker->share_at = now + worker->ticks_per_us * (SHARE_NS / 1000);
+        if (shares_cpu(worker))
+            sched_yield();
+    }
+}
+
+/* ---- scanning and waiting -------------------------------------------------------------------- */
+
+uint32_t l5_worker_scan(struct l5_worker *worker)
+{
+    uint64_t begun = 0;
+    uint32_t progress = 0;
+
+    for (uint32_t i = 0; i < worker->active;) {
+        struct l5_connection *connection = worker->connections[i];
+
+        if (!l5_channel_ready(connection->channel) && !connection->has_work) {
+            i++;
+            continue;
+        }
+        if (!begun)
+            begun = l5_ticks();
+        progress += l5_connection_serve(connection);
+        if (connection->finished)
+            l5_worker_release(worker, connection);
+        else
+            i++;
+    }
+    if (progress) {
+        uint64_t now = l5_ticks();
+
+        worker->useful += now - begun;
+        worker->empty_scans = worker->yields = 0;
+        worker->idle_since = 0;
+        keep_up(worker, now);
+    }
+    return progress;
+}
+
+/* Arm every active connection; true when all agreed. */
+static int arm_all(struct l5_worker *worker)
+{
+    for (uint32_t i = worker->active; i-- > 0;)
+        l5_worker_idle(worker, worker->connections[i]);
+    return worker->active == 0;
+}
+
+static void sleep_for_bells(struct l5_worker *worker)
+{
+    uint64_t begun;
+    int timeout_ms = worker->lingering ? LINGER_CHECK_MS : -1;
+
+    if (!arm_all(worker) || l5_load_acquire(&worker->inbox_full))
+        return;
+    begun = l5_now_ns();
+    l5_worker_listen(worker, timeout_ms);
+    l5_bump(&worker->slept_ns, l5_now_ns() - begun);
+    l5_bump(&worker->sleeps, 1);
+    worker->empty_scans = worker->yields = 0;
+    worker->idle_since = 0;
+    if (worker->lingering)
+        for (uint32_t i = worker->active; i < worker->count; i++)
+            if (worker->connections[i]->linger_until_ns)
+                l5_worker_activate(worker, worker->connections[i]);
+    if (l5_ticks() >= worker->tick_at)
+        tick(worker, l5_ticks());
+}
+
+/* An empty scan of the adaptive mode: pause, yield, or sleep. */
+static void wait_adaptive(struct l5_worker *worker)
+{
+    const struct l5_service_options *options = &worker->service->options;
+    uint64_t now;
+
+    worker->empty_scans++;
+    if (worker->empty_scans % SHARE_AFTER) {
+        l5_relax();
+        return;
+    }
+    now = l5_ticks();
+    if (!worker->idle_since)
+        worker->idle_since = now;
+    if (worker->yields >= 2 || (now - worker->idle_since) >= options->spin_ns * worker->ticks_per_us / 1000) {
+        l5_bump(&worker->spun_ns, (now - worker->idle_since) * 1000 / worker->ticks_per_us);
+        sleep_for_bells(worker);
+    } else if (shares_cpu(worker)) {
+        worker->yields++;
+        worker->empty_scans = SHARE_AFTER - 1; /* look once, then decide again */
+        sched_yield();
+    } else if (worker->empty_scans >= YIELD_EVERY) {
+        worker->empty_scans = 0;
+        sched_yield();
+    }
+    if (now >= worker->tick_at)
+        tick(worker, now);
+}
+
+static void wait_polling(struct l5_worker *worker)
+{
+    uint64_t now;
+
+    if (++worker->empty_scans % SHARE_AFTER) {
+        l5_relax();
+        return;
+    }
+    now = l5_ticks();
+    if (worker->idle_since)
+        l5_bump(&worker->spun_ns, (now - worker->idle_since) * 1000 / worker->ticks_per_us);
+    worker->idle_since = now;
+    if (shares_cpu(worker))
+        sched_yield();
+    if (now >= worker->tick_at)
+        tick(worker, now);
+}
+
+void l5_worker_wait(struct l5_worker *worker)
+{
+    switch (worker->service->options.mode) {
+    case L5_POLL:
+        wait_polling(worker);
+        break;
+    case L5_EVENT:
+        sleep_for_bells(worker);
+        break;
+    default:
+        wait_adaptive(worker);
+        break;
+    }
+}
+
+#endif
