@@ -1,11 +1,6 @@
 """The compiled module, made ready: the fast type, and cffi for what is rare or long."""
 
-from typing import Any
-
-from catfish_app import _native  # pyright: ignore[reportAttributeAccessIssue]
-
-ffi: Any = _native.ffi
-lib: Any = _native.lib
+from catfish_app._native import ffi, lib
 
 if lib.rt_python_install() != 0:
     raise ImportError("catfish_app._native could not set up its types; the error is printed above")

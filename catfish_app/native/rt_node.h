@@ -46,9 +46,10 @@
 #define RT_MAGIC UINT64_C(0x3165657274667463) /* "ctftree1" */
 #define RT_FORMAT 1
 #define RT_NONE UINT32_C(0xffffffff)
-#define RT_LEAF_MIN 9   /* 40 % of a node, as the R*-tree paper found best, rounded down */
-#define RT_INNER_MIN 19
-#define RT_MAX_HEIGHT 12 /* 9 * 19^11 entries need more than 2^30 nodes */
+/* A little under the 40 % that the R*-tree paper found best: half of what a bulk load at fill 0.75 puts into a node. */
+#define RT_LEAF_MIN 9
+#define RT_INNER_MIN 18
+#define RT_MAX_HEIGHT 12 /* 9 * 18^11 entries need more than 2^30 nodes */
 #define RT_READ_TRIES 16
 #define RT_OVERFLOW_MAX (RT_INNER_MAX + RT_INNER_MIN) /* most entries that two nodes ever share out */
 
