@@ -38,7 +38,7 @@ class Kind(IntEnum):
     DATA = 1
     """A message for `receive`."""
     REQUEST = 2
-    """With flag DEADLINE its payload begins with the remaining microseconds (u32)."""
+    """With flag DEADLINE (first segment only) it begins with the remaining microseconds (u32)."""
     RESPONSE = 3
     ERROR = 4
     """The request failed: u16 length, type, message (UTF-8)."""
@@ -49,7 +49,7 @@ class Kind(IntEnum):
     HEARTBEAT = 7
     """u64 sequence number, u32 busy share in millionths."""
     CLOSE = 8
-    """The sender will send nothing more; what it sent before is complete."""
+    """The sender will send nothing more; with MORE it still receives (half closed)."""
     ABORT = 9
     """The sender gave up message `id` in the middle; forget its segments."""
 
@@ -70,7 +70,7 @@ _FLAGS_ALLOWED: Final = {
     Kind.CANCEL: Flag(0),
     Kind.CREDIT: Flag.FOR_RESPONSE,
     Kind.HEARTBEAT: Flag(0),
-    Kind.CLOSE: Flag(0),
+    Kind.CLOSE: Flag.MORE,
     Kind.ABORT: Flag(0),
 }
 _SIZES_EXACT: Final = {
@@ -110,7 +110,7 @@ def check_header(size_bytes: int, kind: int, flags: int, payload_limit: int) -> 
     allowed = _FLAGS_ALLOWED.get(kind)  # type: ignore[call-overload]
     if allowed is None:
         raise RemoteProtocolError(f"the peer sent a frame of unknown kind {kind}")
-    if flags & ~allowed:
+    if flags & ~int(allowed):  # of a Flag, ~ keeps the known bits alone
         raise RemoteProtocolError(
             f"the peer sent a {Kind(kind).name} frame with flags 0x{flags:02x}, "
             f"of which 0x{flags & ~int(allowed):02x} mean nothing there"

@@ -118,6 +118,8 @@ class Channel(Pollable):
     """Name of the transport, e.g. ``"shm"``."""
     one_copy: bool = False
     """True for memory shared with the peer (leases and reservations are in place)."""
+    frame_limit: int | None = None
+    """Most payload bytes of one frame that the channel carries; None: whatever was agreed."""
 
     @property
     def wants_write(self) -> bool:

@@ -51,6 +51,9 @@ typedef struct {
     uint64_t handling, handling_max;       /* the peer's requests without an answer */
     uint64_t data_sent, data_allowed;      /* flow control of DATA, cumulative cost */
     uint64_t data_arrived, data_taken, data_told, data_window;
+    uint64_t peer_window;  /* the peer's data window */
+    uint64_t spin_ns;      /* budget of this connection's own waits */
+    int credit_owed;       /* a CREDIT found no room: the generic path sends it */
     uint64_t frames_sent, frames_received, bytes_sent, bytes_received, calls;
 } Ring;
 
@@ -64,6 +67,7 @@ struct Poller {
     uint64_t spun_ns;      /* since the loop last ran */
     uint64_t spun_total_ns;
     uint64_t budget_ns;
+    int yield_only;        /* one CPU, or a quota: spinning would take the peer's time */
     unsigned long thread;
 };
 
@@ -131,7 +135,7 @@ static int spin(Poller *self, uint64_t budget)
     if (l5_channels_ready(self->channels, self->count))
         return 1;
     self->spinning = 1;
-    if (!budget || l5_channels_share_cpu(self->channels, self->count)) {
+    if (self->yield_only || l5_channels_share_cpu(self->channels, self->count)) {
         uint64_t start = l5_now_ns();
 
         Py_BEGIN_ALLOW_THREADS
@@ -192,22 +196,32 @@ static int send_frame(Ring *self, int kind, int flags, uint64_t id, const Py_buf
     return rc;
 }
 
+/* What a data message costs of the window.  Half a window at most, so that a message larger than
+ * the window can be sent at all: the receiver may owe credit for up to half a window. */
+static uint64_t data_cost(uint64_t size, uint64_t window)
+{
+    uint64_t cost = size + FRAME_COST;
+
+    return cost < window / 2 ? cost : window / 2;
+}
+
 /* Account for a data message that the application took; tell the peer now and then. */
 static void data_taken(Ring *self, uint64_t size)
 {
-    self->data_taken += size + FRAME_COST;
+    self->data_taken += data_cost(size, self->data_window);
     if (self->data_taken - self->data_told >= self->data_window / 2) {
         uint64_t allowed = self->data_taken + self->data_window;
 
         if (!l5_channel_send(&self->channel, L5_CREDIT, 0, 0, NULL, 0, &allowed, 8))
             self->data_told = self->data_taken;
+        else
+            self->credit_owed = 1;
     }
 }
 
-static int data_arrived(Ring *self, uint64_t size, int more)
+static void data_arrived(Ring *self, uint64_t size)
 {
-    self->data_arrived += size + (more ? 0 : FRAME_COST);
-    return 1;
+    self->data_arrived += data_cost(size, self->data_window);
 }
 
 /* ---- Ring: hot methods --------------------------------------------------------------------- */
@@ -253,8 +267,8 @@ static PyObject *ring_request(Ring *self, PyObject *payload)
     if (rc)
         return raise_code(self, rc);
     self->next_id++;
-    if (self->poller->budget_ns || l5_channel_ready(&self->channel))
-        if (spin(self->poller, self->poller->budget_ns)) {
+    if (self->spin_ns || l5_channel_ready(&self->channel))
+        if (spin(self->poller, self->spin_ns)) {
             rc = peek(self, &frame);
             if (rc < 0)
                 return NULL;
@@ -280,7 +294,7 @@ static PyObject *ring_send(Ring *self, PyObject *payload)
         return NULL;
     if (get_payload(payload, &view) < 0)
         return NULL;
-    cost = (uint64_t)view.len + FRAME_COST;
+    cost = data_cost((uint64_t)view.len, self->peer_window);
     if (!self->poller || self->data_sent + cost > self->data_allowed)
         rc = -EAGAIN;
     else
@@ -314,9 +328,9 @@ static PyObject *ring_receive(Ring *self, PyObject *const *args, Py_ssize_t coun
     if (!self->poller)
         Py_RETURN_NONE;
     rc = peek(self, &frame);
-    if (!rc && count == 1 && args[0] == Py_True && self->poller->budget_ns) {
+    if (!rc && count == 1 && args[0] == Py_True && self->spin_ns) {
         l5_channel_publish(&self->channel); /* the peer may wait for space */
-        if (spin(self->poller, self->poller->budget_ns))
+        if (spin(self->poller, self->spin_ns))
             rc = peek(self, &frame);
     }
     if (rc < 0)
@@ -325,7 +339,7 @@ static PyObject *ring_receive(Ring *self, PyObject *const *args, Py_ssize_t coun
         Py_RETURN_NONE;
     bytes = take(self, &frame);
     if (bytes) {
-        data_arrived(self, frame.size, 0);
+        data_arrived(self, frame.size);
         data_taken(self, frame.size);
     }
     return with_due(self, bytes);
@@ -435,6 +449,30 @@ static PyObject *ring_close(Ring *self, PyObject *Py_UNUSED(ignored))
         poller_drop(self->poller, self);
     Py_CLEAR(self->server);
     ring_unmap(self);
+    Py_RETURN_NONE;
+}
+
+/* Set what the hellos agreed on: the socket that is the doorbell, and the limits of a frame. */
+static PyObject *ring_attach_bell(Ring *self, PyObject *const *args, Py_ssize_t count)
+{
+    long bell;
+    unsigned long send_limit, receive_limit;
+
+    if (count != 3)
+        return PyErr_Format(PyExc_TypeError, "attach_bell(bell, send_limit, receive_limit)");
+    if (!ring_ready(self))
+        return NULL;
+    bell = PyLong_AsLong(args[0]);
+    send_limit = PyLong_AsUnsignedLong(args[1]);
+    receive_limit = PyLong_AsUnsignedLong(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (!send_limit || !receive_limit || send_limit > self->channel.ring_bytes / 4 ||
+        receive_limit > self->channel.ring_bytes / 4)
+        return PyErr_Format(PyExc_ValueError, "a segment must fit four times into the ring");
+    self->channel.bell = (int)bell;
+    self->channel.tx_limit = (uint32_t)send_limit;
+    self->channel.rx_limit = (uint32_t)receive_limit;
     Py_RETURN_NONE;
 }
 
@@ -549,7 +587,7 @@ static PyObject *slot_commit(Slot *self, PyObject *const *args, Py_ssize_t count
     self->ring->frames_sent++;
     self->ring->bytes_sent += size;
     if (kind == L5_DATA)
-        self->ring->data_sent += size + FRAME_COST;
+        self->ring->data_sent += data_cost(size, self->ring->peer_window);
     Py_RETURN_NONE;
 }
 
@@ -620,7 +658,7 @@ static PyObject *ring_lease(Ring *self, PyObject *Py_UNUSED(ignored))
     l5_channel_hold(&self->channel);
     self->frames_received++;
     self->bytes_received += frame.size;
-    data_arrived(self, frame.size, 0);
+    data_arrived(self, frame.size);
     data_taken(self, frame.size);
     return (PyObject *)slot;
 }
@@ -730,6 +768,10 @@ static PyMemberDef ring_members[] = {
     {"data_allowed", T_ULONGLONG, offsetof(Ring, data_allowed), 0, "cost that the peer allows"},
     {"data_arrived", T_ULONGLONG, offsetof(Ring, data_arrived), 0, "cost of the data that arrived"},
     {"data_told", T_ULONGLONG, offsetof(Ring, data_told), 0, "what the peer knows of data_taken"},
+    {"data_taken_total", T_ULONGLONG, offsetof(Ring, data_taken), READONLY, "cost of the data taken"},
+    {"peer_window", T_ULONGLONG, offsetof(Ring, peer_window), 0, "the peer's data window"},
+    {"spin_ns", T_ULONGLONG, offsetof(Ring, spin_ns), 0, "spin budget of this connection's waits"},
+    {"credit_owed", T_INT, offsetof(Ring, credit_owed), 0, "a CREDIT found no room"},
     {"data_window", T_ULONGLONG, offsetof(Ring, data_window), 0, "cost of data that may wait here"},
     {"frames_sent", T_ULONGLONG, offsetof(Ring, frames_sent), READONLY, ""},
     {"frames_received", T_ULONGLONG, offsetof(Ring, frames_received), READONLY, ""},
@@ -752,6 +794,8 @@ static PyMethodDef ring_methods[] = {
     {"data_taken", (PyCFunction)ring_data_taken, METH_O, "The application took a message of this size."},
     {"reserve", (PyCFunction)ring_reserve, METH_O, "reserve(size) -> Slot, or None when there is no room"},
     {"lease", (PyCFunction)ring_lease, METH_NOARGS, "Slot over the next data message, or None"},
+    {"attach_bell", (PyCFunction)(void (*)(void))ring_attach_bell, METH_FASTCALL,
+     "attach_bell(bell, send_limit, receive_limit)"},
     {"status", (PyCFunction)ring_status, METH_NOARGS, "(sequence, busy share in millionths) of the server"},
     {"close", (PyCFunction)ring_close, METH_NOARGS, "Unmap, or as soon as the last slot is gone."},
     {NULL, NULL, 0, NULL},
@@ -937,7 +981,7 @@ static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t co
     found = scan(self, args[3]);
     if (found || PyErr_Occurred())
         return found;
-    if (!self->count || !spin(self, self->budget_ns))
+    if (!self->count || !self->budget_ns || !spin(self, self->budget_ns))
         Py_RETURN_NONE;
     found = scan(self, args[3]);
     if (found || PyErr_Occurred())
@@ -955,7 +999,7 @@ static PyObject *poller_ready(Poller *self, PyObject *may_spin)
     list = PyList_New(0);
     if (!list)
         return NULL;
-    if (may_spin == Py_True && self->count && !due(self))
+    if (may_spin == Py_True && self->count && self->budget_ns && !due(self))
         spin(self, self->budget_ns);
     for (uint32_t i = 0; i < self->count; i++)
         if (l5_channel_ready(self->channels[i]) && PyList_Append(list, self->rings[i]->session) < 0) {
@@ -1004,6 +1048,7 @@ static PyGetSetDef poller_getset[] = {
 static PyMemberDef poller_members[] = {
     {"count", T_UINT, offsetof(Poller, count), READONLY, "rings"},
     {"budget_ns", T_ULONGLONG, offsetof(Poller, budget_ns), 0, "spin budget"},
+    {"yield_only", T_INT, offsetof(Poller, yield_only), 0, "never spin, only yield"},
     {"spun_total_ns", T_ULONGLONG, offsetof(Poller, spun_total_ns), READONLY, "time spent spinning"},
     {NULL, 0, 0, 0, NULL},
 };

@@ -28,7 +28,7 @@ static const struct {
     [L5_DATA] = {L5_MORE, -1},          [L5_REQUEST] = {L5_MORE | L5_DEADLINE, -1},
     [L5_RESPONSE] = {L5_MORE, -1},      [L5_ERROR] = {0, -1},
     [L5_CANCEL] = {0, 0},               [L5_CREDIT] = {L5_FOR_RESPONSE, 8},
-    [L5_HEARTBEAT] = {0, 12},           [L5_CLOSE] = {0, 0},
+    [L5_HEARTBEAT] = {0, 12},           [L5_CLOSE] = {L5_MORE, 0},
     [L5_ABORT] = {0, 0},
 };
 

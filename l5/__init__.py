@@ -1,0 +1,81 @@
+"""`l5`: async connections that upgrade themselves.
+
+    async with await l5.connect("l5://localhost:7471") as conn:
+        reply = await conn.request(b"...")
+
+    async def handle(request: bytes) -> bytes: ...
+    async with l5.serve(handle, "l5://localhost:7471", "l5+unix:///run/me.sock") as server: ...
+
+How the package is laid out: `abc` holds the contracts of transports; `transports/` has one file
+for each, over their toolboxes (`shm/`); `_address _options _hello _frames _flow _requests
+_selector _errors` are pure (no I/O, no clock); `_bootstrap` shakes hands, `_session` is one
+connection's engine, `_wait` the one wait loop of an event loop, `_connection` and `_serve` what
+users hold; `native/` is the C core, `_service` its worker threads.
+"""
+
+from . import abc
+from ._connect import connect
+from ._connection import (
+    Connection,
+    ConnectionByteStream,
+    ConnectionStatistics,
+    Lease,
+    ReplyStream,
+    Reservation,
+)
+from ._errors import (
+    AddressError,
+    Attempt,
+    ConnectError,
+    DeadlineExceeded,
+    L5Error,
+    LocalProtocolError,
+    MessageTooLarge,
+    ProtocolError,
+    RemoteAccessError,
+    RemoteProtocolError,
+    RequestFailed,
+    TornRead,
+    TransportUnavailable,
+)
+from ._handler import RequestContext
+from ._listen import Listener, listen
+from ._options import ListenOptions, Options
+from ._selector import UpgradeReport
+from ._serve import Server, ServerStatistics, serve
+from ._service import HandlerError, NativeService
+
+__all__ = [
+    "AddressError",
+    "Attempt",
+    "ConnectError",
+    "Connection",
+    "ConnectionByteStream",
+    "ConnectionStatistics",
+    "DeadlineExceeded",
+    "HandlerError",
+    "L5Error",
+    "Lease",
+    "ListenOptions",
+    "Listener",
+    "LocalProtocolError",
+    "MessageTooLarge",
+    "NativeService",
+    "Options",
+    "ProtocolError",
+    "RemoteAccessError",
+    "RemoteProtocolError",
+    "ReplyStream",
+    "RequestContext",
+    "RequestFailed",
+    "Reservation",
+    "Server",
+    "ServerStatistics",
+    "TornRead",
+    "TransportUnavailable",
+    "UpgradeReport",
+    "abc",
+    "connect",
+    "listen",
+    "serve",
+]

@@ -1,0 +1,234 @@
+"""Listening: links are accepted, shaken hands with (a bounded number at once) and handed on."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import anyio
+import anyio.abc
+import attrs
+
+from . import _address, _hello, _registry
+from ._address import Address
+from ._bootstrap import (
+    Established,
+    HelloLink,
+    Rejected,
+    ServerHandshake,
+    Tickets,
+    close_all,
+    upgrade_transports,
+)
+from ._errors import AddressError, L5Error, RemoteProtocolError
+from ._hello import Attach
+from ._options import ListenOptions
+from .abc import BootstrapTransport, Link, LinkListener
+
+logger = logging.getLogger("l5.server")
+
+OnEstablished = Callable[[Established, ListenOptions], Awaitable[None]]
+
+_QUIET = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
+
+
+@attrs.frozen
+class Endpoint:
+    """One URL that is listened on."""
+
+    address: Address
+    options: ListenOptions
+    listener: LinkListener
+
+
+class Acceptor:
+    """The listeners of one server."""
+
+    def __init__(self, urls: Sequence[str], options: dict[str, Any]) -> None:
+        if not urls:
+            raise AddressError("nothing to listen on: give at least one URL")
+        schemes = _registry.schemes()
+        self._wanted = [
+            (address, ListenOptions.from_mapping(address.options, options))
+            for address in (_address.parse(url, schemes, allow_port_zero=True) for url in urls)
+        ]
+        for address, chosen in self._wanted:
+            _check_exposure(address, chosen)
+        self.endpoints: list[Endpoint] = []
+        self.tickets = Tickets()
+        self.connections = 0
+        self.rejected = 0
+        self._rendezvous: LinkListener | None = None
+
+    @property
+    def options(self) -> ListenOptions:
+        """The options of the first URL, for what concerns the server as a whole."""
+        return self._wanted[0][1]
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where clients reach this server (with real ports)."""
+        return tuple(endpoint.listener.url for endpoint in self.endpoints)
+
+    async def open(self) -> None:
+        """Listen on every URL, or on none and raise."""
+        try:
+            for address, options in self._wanted:
+                transport = _registry.get(address.bootstrap)
+                if not isinstance(transport, BootstrapTransport):
+                    raise AddressError(f"{address.bootstrap!r} is an upgrade: nothing listens on it")
+                listener = await transport.listen(address, options)
+                self.endpoints.append(Endpoint(address, options, listener))
+            await self._open_rendezvous()
+        except BaseException:
+            self.close()
+            raise
+
+    async def _open_rendezvous(self) -> None:
+        """Open the abstract address at which TCP clients of this host fetch shared memory."""
+        if not any(_may_meet(endpoint) for endpoint in self.endpoints):
+            return
+        if not sys.platform.startswith("linux"):
+            return
+        name = f"@l5-{secrets.token_hex(16)}"
+        address = Address(scheme="l5+unix", path=name)
+        try:
+            transport: Any = _registry.get("unix")
+            self._rendezvous = await transport.listen(address, self.options)
+            self.tickets.address = name
+        except (OSError, L5Error) as error:
+            logger.info("no rendezvous address, TCP clients stay on their sockets: %s", error)
+
+    def close(self) -> None:
+        """Stop listening; connections go on."""
+        for endpoint in self.endpoints:
+            endpoint.listener.close()
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+
+    async def run(self, on_established: OnEstablished) -> None:
+        """Accept until closed; `on_established` runs in a task of its own for each connection."""
+        limits = {id(e): anyio.Semaphore(e.options.hellos_max) for e in self.endpoints}
+        async with anyio.create_task_group() as group:
+            for endpoint in self.endpoints:
+                group.start_soon(
+                    self._accept, endpoint, limits[id(endpoint)], group, on_established
+                )
+            if self._rendezvous is not None:
+                gate = anyio.Semaphore(self.options.hellos_max)
+                group.start_soon(self._accept_at_rendezvous, self._rendezvous, gate, group)
+
+    async def _accept(
+        self,
+        endpoint: Endpoint,
+        gate: anyio.Semaphore,
+        group: anyio.abc.TaskGroup,
+        on_established: OnEstablished,
+    ) -> None:
+        while True:
+            await gate.acquire()
+            try:
+                link = await endpoint.listener.accept()
+            except anyio.ClosedResourceError:
+                return
+            group.start_soon(self._welcome, link, endpoint, gate, on_established)
+
+    async def _welcome(
+        self,
+        link: Link,
+        endpoint: Endpoint,
+        gate: anyio.Semaphore,
+        on_established: OnEstablished,
+    ) -> None:
+        try:
+            made = await self._shake_hands(link, endpoint)
+        finally:
+            gate.release()
+        if made is None:
+            return
+        self.connections += 1
+        try:
+            logger.info("connected: %s over %s", made.peer.address or made.peer.pid, made.report)
+            await on_established(made, endpoint.options)
+        finally:
+            self.connections -= 1
+
+    async def _shake_hands(self, link: Link, endpoint: Endpoint) -> Established | None:
+        """Return the connection, or None for one that came to nothing: it ends alone."""
+        options = endpoint.options
+        handshake = ServerHandshake(link, endpoint.address, options, self.tickets)
+        try:
+            with anyio.move_on_after(options.hello_timeout):
+                if self.connections >= options.connections_max:
+                    await handshake.refuse("busy", f"{options.connections_max} connections are open")
+                    raise Rejected("busy", "connections_max is reached")
+                return await handshake.run()
+            logger.info("%s did not finish its hello in time", link.peer)
+            await handshake.refuse("timeout", f"no hello within {options.hello_timeout:g} s")
+        except (Rejected, RemoteProtocolError) as error:
+            self.rejected += 1
+            logger.info("%s turned away: %s", link.peer, error)
+        except _QUIET as error:
+            logger.debug("%s left during the handshake: %r", link.peer, error)
+        except Exception:
+            logger.exception("the handshake with %s failed by an error of our own", link.peer)
+        except BaseException:
+            link.abort()
+            raise
+        link.abort()
+        return None
+
+    async def _accept_at_rendezvous(
+        self, listener: LinkListener, gate: anyio.Semaphore, group: anyio.abc.TaskGroup
+    ) -> None:
+        while True:
+            await gate.acquire()
+            try:
+                link = await listener.accept()
+            except anyio.ClosedResourceError:
+                return
+            group.start_soon(self._attach, link, gate)
+
+    async def _attach(self, link: Link, gate: anyio.Semaphore) -> None:
+        try:
+            with anyio.move_on_after(self.options.hello_timeout):
+                hello_link = HelloLink(link)
+                message, fds = await hello_link.receive()
+                close_all(fds)
+                attach = _hello.expect(message, Attach)
+                if self.tickets.redeem(attach.ticket, hello_link):
+                    return  # the connection that waits for it owns it now
+                logger.info("%s came with a ticket that is not valid (any more)", link.peer)
+            link.abort()
+        except (L5Error, *_QUIET) as error:
+            logger.debug("%s at the rendezvous: %r", link.peer, error)
+            link.abort()
+        except BaseException:
+            link.abort()
+            raise
+        finally:
+            gate.release()
+
+
+def _may_meet(endpoint: Endpoint) -> bool:
+    """Tell whether clients of this URL could be sent to a rendezvous: TCP, upgrades wanted."""
+    if endpoint.address.bootstrap != "tcp":
+        return False
+    transports = upgrade_transports(endpoint.options.transports, endpoint.address.demanded)
+    return any(not isinstance(transport, str) for transport in transports.values())
+
+
+def _check_exposure(address: Address, options: ListenOptions) -> None:
+    """Refuse to let the whole network in by accident."""
+    if address.bootstrap != "tcp" or address.tls or options.token or options.insecure:
+        return
+    host = (address.host or "").lower()
+    if host in ("localhost", "::1") or host.startswith("127."):
+        return
+    raise AddressError(
+        f"{address.redacted} would let anybody in: give a token= or use l5s:// (TLS), "
+        "or say insecure=True; without either only loopback addresses are served"
+    )

@@ -1,0 +1,584 @@
+"""The handshake on an open link: hellos, who may connect, and the upgrade; both ends.
+
+    client                                        server
+    ClientHello (version, limits, offers,   -->
+                 host proof, token)
+                                            <--   ServerHello (limits, choice, reasons)
+                                                  or Reject
+    -- if an upgrade was chosen ------------------------------------------------------------
+    [over TCP: connect to the rendezvous, an abstract Unix address; Attach (one-time ticket)]
+    Upgrade (parameters; descriptors)       -->
+                                            <--   Upgraded (ok, or why not)
+
+Nothing of a user's travels before this is over.  Before the upgrade the server knows who the
+client is (credentials of the socket, token, TLS).  A hello that is malformed, too long, too slow or
+of another version ends this connection alone.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import socket
+import struct
+from typing import Any
+
+import anyio
+import attrs
+import msgspec
+
+from . import _hello, _host, _registry, _selector
+from ._address import Address
+from ._errors import L5Error, RemoteProtocolError, TransportUnavailable
+from ._hello import (
+    Attach,
+    ClientHello,
+    Hello,
+    HelloReader,
+    Limits,
+    Offer,
+    ServerHello,
+    Upgrade,
+    Upgraded,
+)
+from ._options import ListenOptions, Options
+from ._selector import UpgradeReport
+from .abc import Channel, Link, PeerInfo, UpgradeTransport
+
+FEATURES = 0
+NOT_UPGRADED = "none"
+"""The transport named by a client that could not do what was chosen."""
+RENDEZVOUS_PREFIX = "@l5-"
+_SO_PEERPIDFD = 77
+_UID_UNKNOWN = 65534
+"""What a uid of another user namespace looks like (the overflow uid)."""
+
+
+@attrs.frozen
+class Established:
+    """A connection after the handshake: a channel, and what both ends agreed on."""
+
+    channel: Channel
+    peer: PeerInfo
+    sends: Limits
+    takes: Limits
+    report: UpgradeReport
+    watched: tuple[int, ...] = ()
+
+
+def fit_segments(sends: Limits, channel: Channel) -> Limits:
+    """Cut what may be sent in one frame to what the channel carries (a quarter of a ring)."""
+    if channel.frame_limit is None or channel.frame_limit >= sends.segment_bytes:
+        return sends
+    return msgspec.structs.replace(sends, segment_bytes=channel.frame_limit)
+
+
+class HelloLink:
+    """Messages of the handshake over a link."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._reader = HelloReader()
+
+    async def send(self, message: Hello, fds: tuple[int, ...] = ()) -> None:
+        """Send one message, with descriptors."""
+        await self.link.send(_hello.encode(message), fds)
+
+    async def receive(self) -> tuple[Hello, list[int]]:
+        """Receive one message and its descriptors; not a byte of what follows is read."""
+        fds: list[int] = []
+        try:
+            while True:
+                message = self._reader.next()
+                if message is not None:
+                    return message, fds
+                data, new = await self.link.receive(self._reader.needed_bytes())
+                fds += new
+                if len(fds) > 8:
+                    raise RemoteProtocolError(f"the peer sent {len(fds)} descriptors")
+                self._reader.feed(data)
+        except anyio.EndOfStream:
+            close_all(fds)
+            self._reader.feed_eof()
+            raise RemoteProtocolError("the peer closed before the handshake was over") from None
+        except BaseException:
+            close_all(fds)
+            raise
+
+
+def close_all(fds: list[int]) -> None:
+    """Close descriptors that nobody wants."""
+    for fd in fds:
+        os.close(fd)
+    fds.clear()
+
+
+def upgrade_transports(wanted: tuple[str, ...] | None, demanded: str | None) -> dict[str, Any]:
+    """Return the upgrades that are wanted: name to transport, or to the reason why not."""
+    found: dict[str, Any] = {}
+    for name in _registry.names():
+        try:
+            transport = _registry.get(name)
+        except L5Error as error:
+            found[name] = str(error)
+            continue
+        if isinstance(transport, UpgradeTransport):
+            found[name] = transport
+    order = _selector.rank(list(found), wanted)
+    result: dict[str, Any] = {}
+    for name, transport in found.items():
+        if demanded is not None and demanded != name:
+            result[name] = f"{demanded} is demanded"
+        elif name not in order:
+            result[name] = "not among the transports that were asked for"
+    return {name: found[name] for name in order if name not in result} | result
+
+
+def peer_pidfd(fd: int, claimed_pid: int) -> tuple[int, ...]:
+    """Return a pidfd of the process at the other end of a Unix socket, if it is surely that one.
+
+    A forked child of a dead peer keeps its socket open, so end-of-file does not tell.  The kernel
+    names who *listened*; with pre-forked workers that is another process than the one that
+    answers, hence the comparison with what the peer says of itself.
+    """
+    try:
+        with socket.socket(fileno=os.dup(fd)) as sock:
+            if sock.family != socket.AF_UNIX:
+                return ()
+            pid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, 17, 12))[0]
+            if pid <= 0 or pid != claimed_pid or pid == os.getpid():
+                return ()
+            try:
+                raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4)
+                return (int.from_bytes(raw, "little"),)
+            except OSError:
+                return (os.pidfd_open(pid),)
+    except (OSError, AttributeError):
+        return ()
+
+
+# ---- client ------------------------------------------------------------------------------------
+
+
+class ClientHandshake:
+    """The client's side; `run` returns the connection or raises, having closed everything."""
+
+    def __init__(self, link: Link, address: Address, options: Options) -> None:
+        self._hello_link = HelloLink(link)
+        self._link = link
+        self._address = address
+        self._options = options
+        self._takes = _hello.limits_of(options)
+        self._reasons: dict[str, str] = {}
+        self._transports: dict[str, UpgradeTransport] = {}
+
+    async def run(self) -> Established:
+        """Shake hands and upgrade."""
+        await self._hello_link.send(self._client_hello())
+        message, fds = await self._hello_link.receive()
+        close_all(fds)
+        answer = _hello.expect(message, ServerHello)
+        _hello.negotiate_version([answer.version])
+        sends = _hello.agree(self._takes, answer.limits)
+        self._reasons |= {name: f"{why}" for name, why in answer.declined.items()}
+        channel = None
+        if answer.choice is not None:
+            channel = await self._upgrade(answer, sends)
+        return self._established(channel, sends, answer)
+
+    def _client_hello(self) -> ClientHello:
+        offers: list[Offer] = []
+        demanded = self._address.demanded
+        for name, transport in upgrade_transports(self._options.transports, demanded).items():
+            if isinstance(transport, str):
+                self._reasons[name] = transport
+                continue
+            try:
+                params = dict(transport.offer(self._link, self._options))
+            except TransportUnavailable as error:
+                self._reasons[name] = error.reason
+                continue
+            self._transports[name] = transport
+            offers.append(Offer(transport=name, params=params))
+        return ClientHello(
+            versions=list(_hello.VERSIONS),
+            features=FEATURES,
+            limits=self._takes,
+            offers=offers,
+            host=_host.prove(),
+            pid=os.getpid(),
+            uid=os.getuid(),
+            token=self._options.token,
+        )
+
+    async def _upgrade(self, answer: ServerHello, sends: Limits) -> Channel | None:
+        name = answer.choice
+        assert name is not None
+        transport = self._transports.get(name)
+        if transport is None:
+            raise RemoteProtocolError(f"the server chose {name!r}, which was not offered")
+        try:
+            if answer.rendezvous is None:
+                return await self._upgrade_on(self._hello_link, transport, answer, sends)
+            return await self._upgrade_elsewhere(transport, answer, sends)
+        except TransportUnavailable as error:
+            self._reasons[name] = error.reason
+        await self._decline(self._reasons[name])
+        return None
+
+    async def _decline(self, reason: str) -> None:
+        """Tell the server that the connection stays on the socket, and wait until it knows."""
+        params = {"reason": reason[:1000]}
+        await self._hello_link.send(Upgrade(transport=NOT_UPGRADED, params=params))
+        message, fds = await self._hello_link.receive()
+        close_all(fds)
+        _hello.expect(message, Upgraded)
+
+    async def _upgrade_on(
+        self, hello_link: HelloLink, transport: UpgradeTransport, answer: ServerHello, sends: Limits
+    ) -> Channel | None:
+        attempt = transport.initiate(hello_link.link, answer.params, self._options)
+        try:
+            upgrade = Upgrade(transport=transport.name, params=dict(attempt.message.params))
+            await hello_link.send(upgrade, tuple(attempt.message.fds))
+            message, fds = await hello_link.receive()
+            close_all(fds)
+            upgraded = _hello.expect(message, Upgraded)
+        except BaseException:
+            attempt.abandon()
+            raise
+        if not upgraded.ok:
+            attempt.abandon()
+            self._reasons[transport.name] = f"at the server: {_hello.printable(upgraded.reason)}"
+            if hello_link is not self._hello_link:
+                hello_link.link.abort()
+            return None
+        return attempt.complete(
+            hello_link.link,
+            send_limit=sends.segment_bytes,
+            receive_limit=self._takes.segment_bytes,
+        )
+
+    async def _upgrade_elsewhere(
+        self, transport: UpgradeTransport, answer: ServerHello, sends: Limits
+    ) -> Channel | None:
+        """Over TCP on one host: meet the server at an abstract Unix address."""
+        assert answer.rendezvous is not None
+        if answer.ticket is None:
+            raise RemoteProtocolError("the server named a rendezvous but gave no ticket")
+        path = _hello.check_rendezvous(answer.rendezvous)
+        address = Address(scheme="l5+unix", path=path)
+        try:
+            link = await _registry.get("unix").connect(address, self._options)  # type: ignore[attr-defined]
+        except (OSError, L5Error) as error:
+            raise TransportUnavailable(
+                transport.name, f"the rendezvous address cannot be reached: {error}"
+            ) from None
+        try:
+            if link.peer.uid not in (os.geteuid(), 0):
+                raise TransportUnavailable(
+                    transport.name, f"uid {link.peer.uid} listens at the rendezvous, not this user"
+                )
+            hello_link = HelloLink(link)
+            await hello_link.send(Attach(ticket=answer.ticket))
+            channel = await self._upgrade_on(hello_link, transport, answer, sends)
+        except BaseException:
+            link.abort()
+            raise
+        if channel is not None:
+            self._link.abort()  # its work is done: the rendezvous socket is the sign of life
+        return channel
+
+    def _established(
+        self, channel: Channel | None, sends: Limits, answer: ServerHello
+    ) -> Established:
+        link, demanded = self._link, self._address.demanded
+        bootstrap = link.transport
+        used = channel.transport if channel is not None else bootstrap
+        if demanded is not None and demanded != used:
+            if channel is not None:
+                channel.close()
+            reason = self._reasons.get(demanded, "the server did not choose it")
+            raise TransportUnavailable(demanded, reason)
+        self._reasons.pop(used, None)
+        if channel is None:
+            channel = link.into_channel(
+                send_limit=sends.segment_bytes, receive_limit=self._takes.segment_bytes
+            )
+        watched = peer_pidfd(channel.fileno(), answer.pid) if channel.one_copy else ()
+        report = UpgradeReport(used, bootstrap, dict(self._reasons))
+        sends = fit_segments(sends, channel)
+        return Established(channel, link.peer, sends, self._takes, report, watched)
+
+
+# ---- server ------------------------------------------------------------------------------------
+
+
+class Tickets:
+    """One-time tickets: links that arrive at the rendezvous find the connection they belong to."""
+
+    def __init__(self) -> None:
+        self.address: str | None = None
+        self._open: dict[bytes, TicketHolder] = {}
+
+    def issue(self) -> TicketHolder:
+        """Make a ticket; it is void when the holder is closed."""
+        holder = TicketHolder(secrets.token_bytes(32), anyio.Event())
+        self._open[holder.ticket] = holder
+        return holder
+
+    def redeem(self, ticket: bytes, hello_link: HelloLink) -> bool:
+        """Give a link to the connection that holds this ticket; False if nobody does."""
+        holder = self._open.pop(ticket, None)
+        if holder is None:
+            return False
+        holder.hello_link = hello_link
+        holder.arrived.set()
+        return True
+
+    def void(self, holder: TicketHolder) -> None:
+        """Take a ticket back."""
+        self._open.pop(holder.ticket, None)
+
+
+@attrs.define(eq=False)
+class TicketHolder:
+    """A connection that waits for its client at the rendezvous."""
+
+    ticket: bytes
+    arrived: anyio.Event
+    hello_link: HelloLink | None = None
+
+
+class Rejected(L5Error):
+    """A client was turned away; carries what it was told."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+class ServerHandshake:
+    """The server's side; `run` returns the connection or raises; `link` is aborted by the caller."""
+
+    def __init__(
+        self, link: Link, address: Address, options: ListenOptions, tickets: Tickets | None
+    ) -> None:
+        self._hello_link = HelloLink(link)
+        self._link = link
+        self._address = address
+        self._options = options
+        self._tickets = tickets
+        self._takes = _hello.limits_of(options)
+        self._declined: dict[str, str] = {}
+
+    async def run(self) -> Established:
+        """Shake hands and upgrade; `Rejected` and `RemoteProtocolError` have been told the peer."""
+        try:
+            return await self._run()
+        except RemoteProtocolError as error:
+            await self.refuse(error.code, str(error))
+            raise
+        except Rejected as error:
+            await self.refuse(error.code, error.message)
+            raise
+
+    async def refuse(self, code: str, message: str) -> None:
+        """Tell the peer why it is turned away, if it still listens; never waits long."""
+        with anyio.move_on_after(0.5, shield=True):
+            try:
+                await self._hello_link.send(_hello.reject(code, message))
+            except (OSError, L5Error, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                pass
+
+    async def _run(self) -> Established:
+        message, fds = await self._hello_link.receive()
+        close_all(fds)
+        hello = _hello.expect(message, ClientHello)
+        version = _hello.negotiate_version(hello.versions)
+        self._authorise(hello)
+        sends = _hello.agree(self._takes, hello.limits)
+        choice, transport, params = self._choose(hello)
+        holder = self._holder(choice)
+        try:
+            await self._hello_link.send(
+                ServerHello(
+                    version=version,
+                    features=FEATURES,
+                    limits=self._takes,
+                    choice=choice,
+                    params=params,
+                    declined=self._declined,
+                    pid=os.getpid(),
+                    rendezvous=self._tickets.address if holder and self._tickets else None,
+                    ticket=holder.ticket if holder else None,
+                )
+            )
+            channel = None
+            if transport is not None:
+                channel = await self._upgrade(transport, holder, sends)
+        finally:
+            if holder is not None and self._tickets is not None:
+                self._tickets.void(holder)
+        return self._established(channel, sends, hello)
+
+    def _authorise(self, hello: ClientHello) -> None:
+        options, peer = self._options, self._link.peer
+        token_ok = (
+            options.token is not None
+            and hello.token is not None
+            and hmac.compare_digest(options.token, hello.token)
+        )
+        if not token_ok and not self._known(peer):
+            raise Rejected("unauthorised", self._why_unknown(peer, hello))
+        if options.allow is not None and not options.allow(peer):
+            raise Rejected("unauthorised", "this server does not take this peer")
+
+    def _known(self, peer: PeerInfo) -> bool:
+        options = self._options
+        if peer.uid is not None:
+            allowed = options.allow_uids or frozenset({os.geteuid()})
+            return peer.uid in allowed and peer.uid != _UID_UNKNOWN
+        # TCP: a token if there is one; else TLS, loopback, or an explicit "insecure".
+        return options.token is None
+
+    def _why_unknown(self, peer: PeerInfo, hello: ClientHello) -> str:
+        if peer.uid is None or hello.token is not None:
+            return "a token is needed, and none or another one was given"
+        return f"uid {peer.uid} may not connect here (allow_uids, or a token, can change that)"
+
+    def _choose(
+        self, hello: ClientHello
+    ) -> tuple[str | None, UpgradeTransport | None, dict[str, Any]]:
+        transports = upgrade_transports(self._options.transports, self._address.demanded)
+        params = {offer.transport: offer.params for offer in hello.offers}
+        usable: dict[str, str | None] = {}
+        for name, transport in transports.items():
+            if isinstance(transport, str):
+                usable[name] = transport
+                continue
+            probe = transport.probe()
+            usable[name] = None if probe.usable else probe.reason
+            if probe.usable and name in params:
+                usable[name] = transport.judge(self._link, params[name], self._options)
+            if usable[name] is None and not self._link.passes_fds and self._no_rendezvous():
+                usable[name] = self._no_rendezvous()
+        choice = _selector.choose(
+            hello.offers,
+            usable,
+            self._options.transports,
+            None,
+            _host.same_host(hello.host),
+            self._link.peer.tls,
+        )
+        self._declined = dict(choice.declined)
+        if choice.transport is None:
+            return None, None, {}
+        return choice.transport, transports[choice.transport], {}
+
+    def _no_rendezvous(self) -> str | None:
+        if self._tickets is None or self._tickets.address is None:
+            return "the server could not open a rendezvous address"
+        return None
+
+    def _holder(self, choice: str | None) -> TicketHolder | None:
+        if choice is None or self._link.passes_fds or self._tickets is None:
+            return None
+        return self._tickets.issue()
+
+    async def _upgrade(
+        self, transport: UpgradeTransport, holder: TicketHolder | None, sends: Limits
+    ) -> Channel | None:
+        if holder is None:
+            message, fds = await self._hello_link.receive()
+            return await self._join(self._hello_link, transport, message, fds, sends)
+        declined = await self._meet(holder)
+        if declined is not None or holder.hello_link is None:
+            await self._hello_link.send(Upgraded(ok=False, reason="as you wish"))
+            return None
+        elsewhere = holder.hello_link
+        try:
+            message, fds = await elsewhere.receive()
+            channel = await self._join(elsewhere, transport, message, fds, sends)
+        except BaseException:
+            elsewhere.link.abort()
+            raise
+        if channel is None:
+            elsewhere.link.abort()
+        else:
+            self._link.abort()
+        return channel
+
+    async def _meet(self, holder: TicketHolder) -> Upgrade | None:
+        """Wait until the client arrives at the rendezvous, or says that it cannot."""
+        declined: Upgrade | None = None
+
+        async def listen() -> None:
+            nonlocal declined
+            message, fds = await self._hello_link.receive()
+            close_all(fds)
+            declined = _hello.expect(message, Upgrade)
+            group.cancel_scope.cancel()
+
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(listen)
+                await holder.arrived.wait()
+                group.cancel_scope.cancel()
+        except* RemoteProtocolError as errors:
+            raise errors.exceptions[0] from None
+        return declined
+
+    async def _join(
+        self,
+        hello_link: HelloLink,
+        transport: UpgradeTransport,
+        message: Hello,
+        fds: list[int],
+        sends: Limits,
+    ) -> Channel | None:
+        try:
+            upgrade = _hello.expect(message, Upgrade)
+        except RemoteProtocolError:
+            close_all(fds)
+            raise
+        if upgrade.transport != transport.name:
+            close_all(fds)
+            reason = str(upgrade.params.get("reason", "the client stays on the socket"))
+            self._declined[transport.name] = f"at the client: {_hello.printable(reason)}"
+            await hello_link.send(Upgraded(ok=False, reason="as you wish"))
+            return None
+        try:
+            attempt = transport.join(hello_link.link, upgrade.params, fds, self._options)
+        except TransportUnavailable as error:
+            self._declined[transport.name] = error.reason
+            await hello_link.send(Upgraded(ok=False, reason=error.reason[:1000]))
+            return None
+        try:
+            await hello_link.send(Upgraded(ok=True, reason=""))
+        except BaseException:
+            attempt.abandon()
+            raise
+        return attempt.complete(
+            hello_link.link,
+            send_limit=sends.segment_bytes,
+            receive_limit=self._takes.segment_bytes,
+        )
+
+    def _established(
+        self, channel: Channel | None, sends: Limits, hello: ClientHello
+    ) -> Established:
+        link = self._link
+        used = channel.transport if channel is not None else link.transport
+        self._declined.pop(used, None)
+        if channel is None:
+            channel = link.into_channel(
+                send_limit=sends.segment_bytes, receive_limit=self._takes.segment_bytes
+            )
+        watched = peer_pidfd(channel.fileno(), hello.pid) if channel.one_copy else ()
+        report = UpgradeReport(used, link.transport, dict(self._declined))
+        sends = fit_segments(sends, channel)
+        return Established(channel, link.peer, sends, self._takes, report, watched)
+

@@ -1,0 +1,81 @@
+"""`connect`: parse, reach, shake hands, upgrade; every failed attempt is listed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+
+from . import _address, _registry
+from ._bootstrap import ClientHandshake, Established
+from ._connection import Connection
+from ._errors import (
+    AddressError,
+    Attempt,
+    ConnectError,
+    RemoteProtocolError,
+    TransportUnavailable,
+)
+from ._flow import Budget
+from ._options import Options
+from ._session import Session
+from ._wait import current_hub
+from .abc import BootstrapTransport, Link
+
+
+async def connect(url: str, **options: Any) -> Connection:
+    """Connect to `url` and upgrade to the best transport that both ends have.
+
+    ``l5://host:port`` and ``l5+unix:///path`` upgrade themselves; ``l5+shm://``, ``l5+tcp://`` and
+    so on demand one transport.  Options stand in the URL's query or are keywords (see
+    `l5.Options`).  Raises `AddressError` for a bad URL or option; `ConnectError`, which lists each
+    attempt, when nothing could be reached, was refused, or a demanded transport cannot be had.
+    Cancellation leaves nothing behind.
+    """
+    address = _address.parse(url, _registry.schemes())
+    chosen = Options.from_mapping(address.options, options)
+    attempts: list[Attempt] = []
+    with anyio.move_on_after(chosen.connect_timeout):
+        try:
+            made = await _establish(address, chosen)
+        except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
+            attempts.append(Attempt(address.redacted, _explain(error)))
+        except (TransportUnavailable, RemoteProtocolError) as error:
+            attempts.append(Attempt(address.redacted, str(error)))
+            raise ConnectError(address.redacted, attempts) from error
+        else:
+            session = Session(current_hub(), made, chosen, Budget(chosen.reassembly_bytes))
+            return Connection(session)
+    if not attempts:
+        reason = f"no connection within {chosen.connect_timeout:g} s"
+        attempts.append(Attempt(address.redacted, reason))
+    raise ConnectError(address.redacted, attempts)
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+async def _establish(address: _address.Address, options: Options) -> Established:
+    transport = _registry.get(address.bootstrap)
+    if not isinstance(transport, BootstrapTransport):
+        raise AddressError(f"{address.bootstrap!r} is an upgrade: connections cannot begin on it")
+    link = await transport.connect(address, options)
+    try:
+        return await _shake_hands(link, address, options)
+    except BaseException:
+        link.abort()
+        raise
+
+
+async def _shake_hands(link: Link, address: _address.Address, options: Options) -> Established:
+    with anyio.move_on_after(options.hello_timeout):
+        return await ClientHandshake(link, address, options).run()
+    raise TransportUnavailable(
+        address.bootstrap, f"the server did not finish its hello within {options.hello_timeout:g} s"
+    )
+
+
+

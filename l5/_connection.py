@@ -1,0 +1,646 @@
+"""`Connection`: what users hold.  It tries, and parks in the hub when the session says not now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.abc
+import attrs
+
+from . import _transmit
+from ._errors import DeadlineExceeded, LocalProtocolError, MessageTooLarge, RemoteProtocolError
+from ._flow import data_cost
+from ._frames import DEADLINE, Flag, Kind
+from ._session import Session
+from ._wait import Waiter
+
+if TYPE_CHECKING:
+    from ._requests import Request
+    from ._selector import UpgradeReport
+    from .abc import Buffer, PeerInfo
+
+DEADLINE_US_MAX = 0xFFFF_FFFF
+
+
+@attrs.frozen
+class ConnectionStatistics:
+    """Counters of one connection since it was made."""
+
+    transport: str
+    frames_sent: int
+    frames_received: int
+    bytes_sent: int | None
+    """Payload bytes; None where the transport does not count them."""
+    bytes_received: int | None
+    late_answers: int
+    """Answers to requests that had been cancelled meanwhile."""
+    aborted: int
+    """Messages that the peer gave up in the middle."""
+    space_waits: int
+    """How often a sender had to wait for room, credit or an answer."""
+    bells_rung: int | None
+    """(Shared memory) how often the peer had to be woken by a system call."""
+    spun_ns: int | None
+    """(Shared memory) time spent spinning by all connections of this event loop."""
+    calls: int | None
+    """(Shared memory) calls into C."""
+    in_flight: int
+
+
+class Connection(anyio.abc.ObjectStream[bytes]):
+    """A connection that carries messages and requests, whatever it runs on.
+
+    Any number of tasks of one event loop may use it at once (but one `receive` at a time).  A
+    cancelled `receive` takes no message; a cancelled `send` sent all or nothing; a cancelled
+    `request` disturbs no other.  After any error the connection is either sound or broken.
+
+    A call that finds what it needs returns without a trip through the event loop; cancellation is
+    honoured, and other tasks run, at least every 64 messages or 100 us of spinning (with the
+    option ``strict`` at every call).
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        ring = session.ring
+        self._fast_request: Callable[[Any], Any] = ring.request if ring else _not_fast
+        self._fast_send: Callable[[Any], Any] = ring.send if ring else _not_sent
+        self._fast_receive: Callable[[bool], Any] = ring.receive if ring else _not_fast
+
+    def __repr__(self) -> str:
+        session = self._session
+        return f"<l5.Connection {session.channel.transport} {session.state.lower()}>"
+
+    def __del__(self) -> None:
+        session = getattr(self, "_session", None)
+        if session is not None and session.state == "OPEN" and session.server is None:
+            import warnings
+
+            warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self)
+            try:
+                session.close()
+            except Exception:
+                pass  # the loop may be gone, or this is another thread
+
+    # ---- facts -------------------------------------------------------------------------------
+
+    @property
+    def transport(self) -> str:
+        """Name of the transport in use, such as ``"shm"``."""
+        return self._session.channel.transport
+
+    @property
+    def peer(self) -> PeerInfo:
+        """What is known about the other end."""
+        return self._session.peer
+
+    @property
+    def upgrade_report(self) -> UpgradeReport:
+        """Which transport was chosen, and why each other one was not."""
+        return self._session.report
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Size of the largest message that may be sent."""
+        return self._session.sends.max_message_bytes
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        """No typed attributes: everything is a property."""
+        return {}
+
+    def statistics(self) -> ConnectionStatistics:
+        """Return the counters as an immutable value."""
+        session, ring = self._session, self._session.ring
+        poller = session.hub.poller if ring else None
+        return ConnectionStatistics(
+            transport=self.transport,
+            frames_sent=ring.frames_sent if ring else session.frames_sent,
+            frames_received=ring.frames_received if ring else session.frames_received,
+            bytes_sent=ring.bytes_sent if ring else None,
+            bytes_received=ring.bytes_received if ring else None,
+            late_answers=session.requests.late_answers,
+            aborted=session.aborted,
+            space_waits=session.space_waits,
+            bells_rung=ring.bells_rung if ring else None,
+            spun_ns=poller.spun_total_ns if poller else None,
+            calls=ring.calls if ring else None,
+            in_flight=session.window.in_flight,
+        )
+
+    # ---- requests ------------------------------------------------------------------------------
+
+    async def request(self, payload: Buffer, *, deadline: float | None = None) -> bytes:
+        """Send a request and return its answer; any number of tasks may do so at once.
+
+        `deadline` is in seconds from now; it travels with the request.  Raises `RequestFailed`
+        when the peer's handler raised, `DeadlineExceeded`, `MessageTooLarge`,
+        `anyio.BrokenResourceError` when the connection broke before the answer came (the request
+        may have been executed), `anyio.ClosedResourceError`.  Cancelled, the peer is told, and a
+        late answer is dropped and counted.
+        """
+        if deadline is None:
+            try:
+                reply = self._fast_request(payload)
+            except Exception as error:
+                raise self._explain(error) from None
+            if type(reply) is bytes:
+                return reply
+            return await self._request_on(payload, reply)
+        return await self._request_until(payload, deadline)
+
+    async def _request_on(self, payload: Buffer, started: Any) -> bytes:
+        session = self._session
+        if type(started) is tuple:
+            await session.hub.breathe()
+            return started[0]
+        if started is None:
+            return await self._request_anew(_transmit.as_bytes_view(payload), 0)
+        waiter = Waiter()
+        request = session.requests.open(started, waiter)
+        return await self._await_answer(request)
+
+    async def _request_until(self, payload: Buffer, deadline: float) -> bytes:
+        if deadline <= 0:
+            raise DeadlineExceeded
+        micros = min(int(deadline * 1e6) or 1, DEADLINE_US_MAX)
+        data = memoryview(DEADLINE.pack(micros) + bytes(_transmit.as_bytes_view(payload)))
+        with anyio.move_on_after(deadline):
+            return await self._request_anew(data, int(Flag.DEADLINE))
+        raise DeadlineExceeded
+
+    async def _open_request(self, size_bytes: int, streaming: bool) -> Request:
+        session = self._session
+        session.check_open()
+        _transmit.check_size(session, size_bytes)
+        window = session.window
+        while window.in_flight >= window.in_flight_max:
+            await _transmit.wait_sender(session)
+            session.check_open()
+        window.in_flight += 1
+        id = window.next_id
+        window.next_id = id + 1
+        return session.requests.open(id, Waiter(), streaming=streaming)
+
+    async def _send_request(self, request: Request, flags: int, data: memoryview) -> None:
+        session = self._session
+        try:
+            await _transmit.accept_message(session, Kind.REQUEST, flags, request.id, data)
+        except BaseException:
+            # Not sent whole: no answer is owed, unless one came already.
+            if not request.done:
+                session.requests.forget(request)
+                session.window.in_flight -= 1
+            raise
+
+    async def _request_anew(self, data: memoryview, flags: int) -> bytes:
+        request = await self._open_request(len(data), streaming=False)
+        await self._send_request(request, flags, data)
+        return await self._await_answer(request)
+
+    async def _await_answer(self, request: Request) -> bytes:
+        session = self._session
+        try:
+            if not request.done:
+                if session.state != "OPEN":
+                    session.check_open()
+                await session.hub.park(request.waiter)
+        finally:
+            if session.requests.abandon(request):
+                session.post(Kind.CANCEL, 0, request.id)
+        return request.result()
+
+    def request_stream(self, payload: Buffer, *, deadline: float | None = None) -> ReplyStream:
+        """Send a request and iterate over the pieces of its answer as they come.
+
+        Use as ``async with conn.request_stream(q) as pieces: async for piece in pieces``.  The
+        pieces are the segments in which the server sent its answer; at most
+        ``credit_bytes`` of them wait here, then the server waits.  Leaving early cancels.
+        """
+        return ReplyStream(self, payload, deadline)
+
+    # ---- messages ------------------------------------------------------------------------------
+
+    async def send(self, item: Buffer | Sequence[Buffer]) -> None:
+        """Send a message: any contiguous buffer, or a sequence of buffers that are joined.
+
+        Waits while the peer's window or the transport is full.  Cancelled, all or nothing was
+        sent.  Raises `MessageTooLarge` (nothing was sent), `anyio.BrokenResourceError`,
+        `anyio.ClosedResourceError`.
+        """
+        if isinstance(item, list | tuple):
+            item = b"".join(_transmit.as_bytes_view(part) for part in item)
+        try:
+            sent = self._fast_send(item)
+        except Exception as error:
+            raise self._explain(error) from None
+        if sent:
+            return
+        if sent is None:
+            await self._session.hub.breathe()
+            return
+        await self._send_on(_transmit.as_bytes_view(item))  # type: ignore[arg-type]
+
+    async def _send_on(self, data: memoryview) -> None:
+        session, window = self._session, self._session.window
+        session.check_open()
+        _transmit.check_size(session, len(data))
+        cost = data_cost(len(data), window.peer_window)
+        await _transmit.wait_until(
+            session, lambda: window.data_sent + cost <= window.data_allowed
+        )
+        window.data_sent += cost
+        id = window.next_id
+        window.next_id = id + 1
+        try:
+            await _transmit.accept_message(session, Kind.DATA, 0, id, data)
+        except BaseException:
+            window.data_sent -= cost  # nothing of it counts: it was not sent, or aborted
+            raise
+        await _transmit.flush(session)
+
+    async def receive(self) -> bytes:
+        """Return the next message; a cancelled receive takes none.
+
+        Raises `anyio.EndOfStream` after the last message of a peer that closed,
+        `anyio.BrokenResourceError`, `anyio.ClosedResourceError`, `anyio.BusyResourceError` when
+        another task receives already.
+        """
+        session = self._session
+        if not session.inbox and session.receiver is None:
+            try:
+                message = self._fast_receive(True)
+            except Exception as error:
+                self._explain(error)  # breaks the session: what follows says how
+            else:
+                if type(message) is bytes:
+                    return message
+                if message is not None:
+                    await session.hub.breathe()
+                    return message[0]
+        return await self._receive_on()
+
+    async def _receive_on(self) -> bytes:
+        await self._wait_message()
+        session = self._session
+        message = session.inbox.popleft()
+        if session.state == "OPEN":
+            session.window.data_taken(len(message))
+            if session.window.credit_owed:
+                session.flush_control()
+        return message
+
+    async def _wait_message(self, waiter_server: object = None) -> bool:
+        """Wait until the inbox has a message; with a server, return False when frames wait."""
+        session = self._session
+        if session.receiver is not None:
+            raise anyio.BusyResourceError("receiving from")
+        while not session.inbox:
+            self._check_receivable()
+            waiter = session.receiver = Waiter(waiter_server)
+            try:
+                await session.hub.park(waiter)
+            finally:
+                session.receiver = None
+            if waiter_server is not None and not session.inbox and session.state == "OPEN":
+                return False
+        return True
+
+    def _check_receivable(self) -> None:
+        session = self._session
+        if session.state == "ENDED" or session.peer_done:
+            raise anyio.EndOfStream
+        session.check_open()
+
+    async def send_eof(self) -> None:
+        """Tell the peer that no more messages come; receiving goes on."""
+        self._session.check_open()
+        await _transmit.accept_frame(self._session, Kind.CLOSE, int(Flag.MORE), 0, b"")
+        await _transmit.flush(self._session)
+
+    # ---- in place --------------------------------------------------------------------------------
+
+    def lease(self) -> Lease:
+        """Read the next message in place: ``async with conn.lease() as message: message.view``.
+
+        On shared memory no copy is made: the message stays in the ring, and its space taken,
+        until the block is left, and the peer can still change it meanwhile (copy what you check).
+        Leaving with live views raises `BufferError`; the space stays taken until they die.
+        One lease at a time.
+        """
+        return Lease(self)
+
+    def reserve(self, size_bytes: int) -> Reservation:
+        """Write a message in place: ``async with conn.reserve(n) as slot``.
+
+        Fill ``slot.view`` (zero-copy on shared memory), release views, then
+        ``await slot.send()`` or ``reply = await slot.request()``.  Leaving without either discards.
+        While it is open, nothing else can be sent on this connection.
+        """
+        return Reservation(self, size_bytes)
+
+    def as_byte_stream(self) -> ConnectionByteStream:
+        """Return an `anyio.abc.ByteStream` over this connection, for protocols that want bytes."""
+        return ConnectionByteStream(self)
+
+    # ---- ends ------------------------------------------------------------------------------------
+
+    def _explain(self, error: Exception) -> Exception:
+        """Turn what the hot path raised into what the session says, breaking it if need be."""
+        session = self._session
+        if isinstance(error, RemoteProtocolError | anyio.BrokenResourceError | OSError):
+            # A peer that is gone may have sent the reason: look before breaking.
+            if not isinstance(error, RemoteProtocolError):
+                session.on_ready()
+            session.fail(error)
+            return error
+        if isinstance(error, anyio.ClosedResourceError) and session.state != "CLOSED":
+            return anyio.BrokenResourceError(*session.error.args if session.error else ())
+        return error
+
+    async def aclose(self) -> None:
+        """Close: what was sent before is delivered, open requests fail; may be called twice."""
+        session = self._session
+        if session.state == "OPEN" and session.channel.wants_write:
+            with anyio.move_on_after(1.0):
+                while session.state == "OPEN" and not session.channel.flush():
+                    await _transmit.wait_sender(session)
+        session.close()
+
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _not_fast(_: Any) -> None:
+    """Stand in for the hot calls where there is no ring."""
+    return None
+
+
+def _not_sent(_: Any) -> bool:
+    return False
+
+
+class ReplyStream:
+    """The pieces of one answer; see `Connection.request_stream`."""
+
+    def __init__(self, connection: Connection, payload: Buffer, deadline: float | None) -> None:
+        self._connection = connection
+        self._session = connection._session
+        self._payload = payload
+        self._expires = None if deadline is None else anyio.current_time() + deadline
+        self._request: Request | None = None
+
+    async def __aenter__(self) -> ReplyStream:
+        data = _transmit.as_bytes_view(self._payload)
+        flags = 0
+        if self._expires is not None:
+            left = self._expires - anyio.current_time()
+            if left <= 0:
+                raise DeadlineExceeded
+            flags = int(Flag.DEADLINE)
+            data = memoryview(DEADLINE.pack(min(int(left * 1e6), DEADLINE_US_MAX)) + bytes(data))
+        request = await self._connection._open_request(len(data), streaming=True)
+        request.allowed_bytes = self._session.takes.credit_bytes
+        self._request = request
+        await self._connection._send_request(request, flags, data)
+        return self
+
+    def __aiter__(self) -> ReplyStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        request, session = self._request, self._session
+        if request is None:
+            raise LocalProtocolError("enter the stream first: async with conn.request_stream(...)")
+        while not request.pieces:
+            if request.done:
+                if request.error is not None:
+                    raise request.error
+                raise StopAsyncIteration
+            request.waiter = Waiter()
+            await self._park(request.waiter)
+        piece = request.pieces.popleft()
+        session.piece_taken(request, len(piece))
+        return piece
+
+    async def _park(self, waiter: Waiter) -> None:
+        if self._expires is None:
+            await self._session.hub.park(waiter)
+            return
+        with anyio.move_on_after(self._expires - anyio.current_time()):
+            await self._session.hub.park(waiter)
+            return
+        raise DeadlineExceeded
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        request, session = self._request, self._session
+        if request is not None and session.requests.abandon(request):
+            session.post(Kind.CANCEL, 0, request.id)
+
+
+class Lease:
+    """One message in place; see `Connection.lease`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._slot: Any = None
+        self._copy: bytes | None = None
+
+    @property
+    def view(self) -> memoryview:
+        """A new read-only view of the message; release it before leaving the block."""
+        if self._slot is not None:
+            return memoryview(self._slot)
+        if self._copy is None:
+            raise LocalProtocolError("this message is not leased: use async with, and stay in it")
+        return memoryview(self._copy)
+
+    @property
+    def in_place(self) -> bool:
+        """Tell whether the view is the peer's memory (else it is a private copy)."""
+        return self._slot is not None
+
+    async def __aenter__(self) -> Lease:
+        connection, session = self._connection, self._connection._session
+        if session.receiver is not None:
+            raise anyio.BusyResourceError("receiving from")
+        ring = session.ring
+        while True:
+            if not session.inbox and ring is not None and session.state == "OPEN":
+                try:
+                    self._slot = ring.lease()
+                except Exception as error:
+                    connection._explain(error)
+                if self._slot is not None:
+                    return self
+                session.on_ready()
+            if await connection._wait_message(session if ring is not None else None):
+                self._copy = await connection._receive_on()
+                return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        slot, self._slot, self._copy = self._slot, None, None
+        if slot is not None:
+            slot.close()
+
+
+class Reservation:
+    """A message being written in place; see `Connection.reserve`."""
+
+    def __init__(self, connection: Connection, size_bytes: int) -> None:
+        self._connection = connection
+        self._session = connection._session
+        self._size_bytes = size_bytes
+        self._slot: Any = None
+        self._buffer: bytearray | None = None
+
+    @property
+    def view(self) -> memoryview:
+        """A new writable view of the message; release it before sending."""
+        if self._slot is not None:
+            return memoryview(self._slot)
+        if self._buffer is None:
+            raise LocalProtocolError("this message is not reserved: use async with, and stay in it")
+        return memoryview(self._buffer)
+
+    @property
+    def in_place(self) -> bool:
+        """Tell whether the view is the ring itself (else it is a private buffer)."""
+        return self._slot is not None
+
+    async def __aenter__(self) -> Reservation:
+        session = self._session
+        session.check_open()
+        if self._size_bytes < 0:
+            raise ValueError(f"cannot reserve {self._size_bytes} bytes")
+        if self._size_bytes > session.sends.max_message_bytes:
+            raise MessageTooLarge(self._size_bytes, session.sends.max_message_bytes)
+        if session.ring is None or self._size_bytes > session.sends.segment_bytes:
+            self._buffer = bytearray(self._size_bytes)
+            return self
+        while True:
+            session.check_open()
+            session.flush_control()
+            self._slot = session.ring.reserve(self._size_bytes)
+            if self._slot is not None:
+                return self
+            await _transmit.wait_sender(session)
+
+    async def send(self, size_bytes: int | None = None) -> None:
+        """Send the first `size_bytes` (default: all) as a message; `BufferError` with live views."""
+        session, window = self._session, self._session.window
+        size = self._check(size_bytes)
+        if self._slot is None:
+            await self._connection.send(self._take()[:size])
+            return
+        cost = data_cost(size, window.peer_window)
+        # Credit comes in a frame and needs no room of ours, so waiting here cannot deadlock.
+        await _transmit.wait_until(
+            session, lambda: window.data_sent + cost <= window.data_allowed
+        )
+        id = window.next_id
+        self._slot.commit(int(Kind.DATA), id, size)
+        window.next_id = id + 1
+        self._slot = None
+        self._freed()
+
+    async def request(self, size_bytes: int | None = None) -> bytes:
+        """Send the first `size_bytes` (default: all) as a request and return its answer."""
+        session = self._session
+        size = self._check(size_bytes)
+        if self._slot is None:
+            return await self._connection.request(self._take()[:size])
+        window = session.window
+        await _transmit.wait_until(session, lambda: window.in_flight < window.in_flight_max)
+        id = window.next_id
+        self._slot.commit(int(Kind.REQUEST), id, size)
+        window.next_id = id + 1
+        window.in_flight += 1
+        request = session.requests.open(id, Waiter())
+        self._slot = None
+        self._freed()
+        return await self._connection._await_answer(request)
+
+    def _check(self, size_bytes: int | None) -> int:
+        if self._slot is None and self._buffer is None:
+            raise LocalProtocolError("nothing is reserved here, or it was sent already")
+        size = self._size_bytes if size_bytes is None else size_bytes
+        if not 0 <= size <= self._size_bytes:
+            raise ValueError(f"cannot send {size} of {self._size_bytes} reserved bytes")
+        return size
+
+    def _take(self) -> memoryview:
+        assert self._buffer is not None
+        view, self._buffer = memoryview(self._buffer), None
+        return view
+
+    def _freed(self) -> None:
+        for waiter in self._session.senders:
+            waiter.wake()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        slot, self._slot, self._buffer = self._slot, None, None
+        if slot is not None:
+            slot.close()
+            self._freed()
+
+
+class ConnectionByteStream(anyio.abc.ByteStream):
+    """Bytes over messages: boundaries are not kept."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._rest = memoryview(b"")
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """Return 1 to `max_bytes` bytes; `anyio.EndOfStream` at the end."""
+        while not self._rest:
+            self._rest = memoryview(await self._connection.receive())
+        part = bytes(self._rest[:max_bytes])
+        self._rest = self._rest[max_bytes:]
+        return part
+
+    async def send(self, item: bytes) -> None:
+        """Send all bytes, in messages of at most a segment."""
+        step = self._connection._session.sends.segment_bytes
+        view = memoryview(item)
+        for start in range(0, len(view), step):
+            await self._connection.send(view[start : start + step])
+
+    async def send_eof(self) -> None:
+        """Tell the peer that no more bytes come."""
+        await self._connection.send_eof()
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._connection.aclose()
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        """The connection's."""
+        return self._connection.extra_attributes

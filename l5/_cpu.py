@@ -1,0 +1,74 @@
+"""How many processors this process may use: with fewer than two, spinning only steals time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PROC_CGROUP = Path("/proc/self/cgroup")
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+def allowed_cpus() -> int:
+    """Return the number of CPUs in this process's affinity mask."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpu_quota(
+    proc_cgroup: Path = _PROC_CGROUP, cgroup_root: Path = _CGROUP_ROOT
+) -> float | None:
+    """Return the CPU quota in processors, the smallest up the tree (v1 and v2); None if none."""
+    quotas = [
+        quota
+        for controllers, path in _memberships(proc_cgroup)
+        for quota in _quotas_up(controllers, path, cgroup_root)
+    ]
+    return min(quotas, default=None)
+
+
+def may_spin() -> bool:
+    """Tell whether polling for an answer can help: it needs a second processor."""
+    quota = cpu_quota()
+    return allowed_cpus() > 1 and (quota is None or quota >= 2.0)
+
+
+def _memberships(proc_cgroup: Path) -> list[tuple[str, str]]:
+    try:
+        lines = proc_cgroup.read_text().splitlines()
+    except OSError:
+        return []
+    parts = [line.split(":", 2) for line in lines]
+    return [(part[1], part[2]) for part in parts if len(part) == 3]
+
+
+def _quotas_up(controllers: str, path: str, root: Path) -> list[float]:
+    if controllers == "":
+        base, read = root, _quota_v2
+    elif "cpu" in controllers.split(","):
+        base, read = root / "cpu", _quota_v1
+        if not base.exists():
+            base = root / controllers
+    else:
+        return []
+    relative = Path(path.lstrip("/"))
+    places = [base / parent for parent in (relative, *relative.parents)]
+    return [quota for place in places if (quota := read(place)) is not None]
+
+
+def _quota_v2(place: Path) -> float | None:
+    try:
+        quota, period = (place / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _quota_v1(place: Path) -> float | None:
+    try:
+        quota = int((place / "cpu.cfs_quota_us").read_text())
+        period = int((place / "cpu.cfs_period_us").read_text())
+        return quota / period if quota > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None

@@ -1,0 +1,198 @@
+"""Credit and reassembly: what may be sent, what is stored meanwhile, and what that may cost.
+
+Two windows keep a receiver's memory bounded, whatever the sender does:
+
+* DATA: each message costs its size and a little, at most half a window; the sender may be a
+  window ahead of what the application took (`Window`).
+* Long messages of any kind: after the first `credit_bytes` of a message its sender needs CREDIT
+  for more.  The receiver grants it out of a `Budget` that all connections of a server share.  The
+  message that has waited longest is always granted, so that the budget cannot deadlock; a budget
+  is therefore overdrawn by at most one message.
+
+No I/O and no clock here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import attrs
+
+from ._errors import RemoteProtocolError
+
+FRAME_COST = 64
+"""What a data message costs of its window beside its payload, in bytes."""
+
+
+def data_cost(size_bytes: int, window_bytes: int) -> int:
+    """Return what a data message costs of a window.
+
+    At most half of it, because the receiver may owe credit for up to half a window: a message
+    larger than the window could otherwise never be sent.
+    """
+    return min(size_bytes + FRAME_COST, window_bytes // 2)
+
+
+@attrs.define(eq=False)
+class Window:
+    """The counters of one connection; on shared memory the C type `Ring` has the same names."""
+
+    peer_window: int
+    """The peer's window for our data."""
+    data_window: int
+    """Our window for the peer's data."""
+    in_flight_max: int
+    handling_max: int
+    next_id: int = 1
+    in_flight: int = 0
+    handling: int = 0
+    data_sent: int = 0
+    data_allowed: int = 0
+    data_arrived: int = 0
+    data_taken_total: int = 0
+    data_told: int = 0
+    credit_owed: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.data_allowed = self.peer_window
+
+    def data_taken(self, size_bytes: int) -> None:
+        """Note that the application took a message; sets `credit_owed` when it is time to say so."""
+        self.data_taken_total += data_cost(size_bytes, self.data_window)
+        if self.data_taken_total - self.data_told >= self.data_window // 2:
+            self.credit_owed = 1
+
+
+class Budget:
+    """Bytes that half-received messages may hold, shared by the connections of a server."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._partials: OrderedDict[int, Partial] = OrderedDict()
+
+    def enter(self, partial: Partial, size_bytes: int) -> None:
+        """Count a new partial message with its initial allowance, which needs no grant."""
+        self._partials[id(partial)] = partial
+        partial.allowed_bytes = size_bytes
+        self.used_bytes += size_bytes
+
+    def extend(self, partial: Partial, allowed_bytes: int) -> bool:
+        """Raise what a message may hold if there is room, or if it has waited longest."""
+        more = allowed_bytes - partial.allowed_bytes
+        oldest = next(iter(self._partials)) == id(partial)
+        if self.used_bytes + more > self.limit_bytes and not oldest:
+            partial.starved = True
+            return False
+        partial.starved = False
+        partial.allowed_bytes = allowed_bytes
+        self.used_bytes += more
+        return True
+
+    def leave(self, partial: Partial) -> None:
+        """Forget a message, and let those that starve ask again, oldest first."""
+        if self._partials.pop(id(partial), None) is None:
+            return
+        self.used_bytes -= partial.allowed_bytes
+        for other in [p for p in self._partials.values() if p.starved]:
+            other.retry()
+
+
+@attrs.define(eq=False)
+class Partial:
+    """A message of which some segments have arrived."""
+
+    key: tuple[bool, int]
+    retry: Callable[[], None]
+    segments: list[bytes] = attrs.field(factory=list)
+    size_bytes: int = 0
+    allowed_bytes: int = 0
+    starved: bool = False
+
+
+class Reassembly:
+    """Put the segments of one connection's long messages together.
+
+    A key is (whether it answers a request of ours, id): both ends count ids for themselves.
+    """
+
+    def __init__(
+        self,
+        *,
+        message_limit: int,
+        credit_bytes: int,
+        partials_max: int,
+        budget: Budget,
+        grant: Callable[[tuple[bool, int], int], None],
+    ) -> None:
+        self._message_limit = message_limit
+        self._credit_bytes = credit_bytes
+        self._partials_max = partials_max
+        self._budget = budget
+        self._grant = grant
+        self._partials: dict[tuple[bool, int], Partial] = {}
+
+    def __contains__(self, key: tuple[bool, int]) -> bool:
+        return key in self._partials
+
+    def __len__(self) -> int:
+        return len(self._partials)
+
+    def add(self, key: tuple[bool, int], payload: bytes, more: bool) -> bytes | None:
+        """Take a segment; return the whole message with its last one.
+
+        Raises `RemoteProtocolError` for one that was not granted or makes the message too long.
+        """
+        partial = self._partials.get(key)
+        if partial is None:
+            if not more:
+                return payload
+            partial = self._open(key)
+        partial.size_bytes += len(payload)
+        partial.segments.append(payload)
+        if partial.size_bytes > self._message_limit:
+            raise RemoteProtocolError(
+                f"the peer sent a message of more than the agreed {self._message_limit} bytes"
+            )
+        if partial.size_bytes > partial.allowed_bytes:
+            raise RemoteProtocolError(
+                f"the peer sent {partial.size_bytes} bytes of a message of which "
+                f"{partial.allowed_bytes} were granted"
+            )
+        if more:
+            self._extend(partial)
+            return None
+        self.drop(key)
+        return b"".join(partial.segments)
+
+    def _open(self, key: tuple[bool, int]) -> Partial:
+        if len(self._partials) >= self._partials_max:
+            raise RemoteProtocolError(
+                f"the peer began more than {self._partials_max} long messages at once"
+            )
+        partial: Partial = Partial(key, lambda: self._extend(partial))
+        self._partials[key] = partial
+        self._budget.enter(partial, self._credit_bytes)
+        return partial
+
+    def _extend(self, partial: Partial) -> None:
+        # Half the initial allowance ahead: the sender never stops while there is budget.
+        if partial.allowed_bytes - partial.size_bytes > self._credit_bytes // 2:
+            return
+        allowed = min(partial.size_bytes + self._credit_bytes, self._message_limit)
+        if allowed > partial.allowed_bytes and self._budget.extend(partial, allowed):
+            self._grant(partial.key, allowed)
+
+    def drop(self, key: tuple[bool, int]) -> bool:
+        """Forget a message (complete, aborted or failed); return whether it was there."""
+        partial = self._partials.pop(key, None)
+        if partial is None:
+            return False
+        self._budget.leave(partial)
+        return True
+
+    def clear(self) -> None:
+        """Forget everything: the connection has ended."""
+        for key in list(self._partials):
+            self.drop(key)

@@ -1,0 +1,67 @@
+"""Calling a user's request handler: plain or `async`, with or without the request's context."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+if TYPE_CHECKING:
+    from .abc import Buffer, PeerInfo
+
+Handler = Callable[..., "Buffer | Awaitable[Buffer]"]
+"""``handler(request)`` or ``handler(request, context)``, plain or ``async``."""
+
+
+@attrs.frozen
+class RequestContext:
+    """What a handler may know of a request beside its bytes."""
+
+    peer: PeerInfo
+    transport: str
+    id: int
+    deadline: float | None
+    """Seconds that were left when the request arrived; None without a deadline."""
+
+
+def takes_context(handler: Handler) -> bool:
+    """Tell whether a handler wants the context as its second argument."""
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):
+        return False  # a builtin without a signature: bytes in, bytes out
+    positional = [
+        p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    required = [p for p in positional if p.default is p.empty]
+    if len(required) > 2 or not (positional or any(p.kind == p.VAR_POSITIONAL for p in parameters)):
+        raise TypeError(
+            "a request handler takes the request, and may take a context: "
+            f"handler(request) or handler(request, context); got {inspect.signature(handler)}"
+        )
+    return len(required) == 2
+
+
+@types.coroutine
+def resume(coroutine: Any, yielded: Any) -> Generator[Any, Any, Any]:
+    """Go on with a coroutine of this task that has suspended once, passing everything through.
+
+    The first step of a handler is taken by hand, to see whether it suspends at all; everything
+    after it goes through here, in the same task, so that cancel scopes and the like fit.
+    """
+    try:
+        while True:
+            try:
+                sent = yield yielded
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as error:
+                yielded = coroutine.throw(error)
+            else:
+                yielded = coroutine.send(sent)
+    except StopIteration as stop:
+        return stop.value

@@ -1,0 +1,84 @@
+"""`listen`: an anyio listener whose connections have been through the handshake."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from ._acceptor import Acceptor
+from ._connection import Connection
+from ._flow import Budget
+from ._session import Session
+from ._wait import current_hub
+
+if TYPE_CHECKING:
+    from ._bootstrap import Established
+    from ._options import ListenOptions
+
+
+async def listen(*urls: str, **options: Any) -> Listener:
+    """Listen on `urls` and return a `Listener`; options as for `serve`.
+
+    Raises `AddressError` for a bad URL or option and `OSError` when a URL is taken.
+    """
+    acceptor = Acceptor(urls, options)
+    await acceptor.open()
+    return Listener(acceptor)
+
+
+class Listener(anyio.abc.Listener[Connection]):
+    """Accept connections: ``await listener.serve(handler)``, or one by one in `serve`'s stead."""
+
+    def __init__(self, acceptor: Acceptor) -> None:
+        self._acceptor = acceptor
+        self._budget = Budget(acceptor.options.total_reassembly_bytes)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where clients reach this listener (with the real ports)."""
+        return self._acceptor.urls
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        """No typed attributes: everything is a property."""
+        return {}
+
+    async def serve(
+        self,
+        handler: Callable[[Connection], Awaitable[Any]],
+        task_group: anyio.abc.TaskGroup | None = None,
+    ) -> None:
+        """Run `handler` for every connection, in `task_group` or in one of our own, until closed.
+
+        The handler closes its connection, as with any listener of anyio.
+        """
+
+        async def on_established(made: Established, options: ListenOptions) -> None:
+            connection = Connection(Session(current_hub(), made, options, self._budget))
+            if task_group is None:
+                await handler(connection)
+            else:
+                task_group.start_soon(handler, connection)
+
+        await self._acceptor.run(on_established)
+
+    async def aclose(self) -> None:
+        """Stop listening; connections go on."""
+        self._acceptor.close()
+        await anyio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> Listener:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()

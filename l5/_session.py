@@ -1,0 +1,506 @@
+"""One connection's protocol engine: what arrives is sorted, what is due is sent; nothing waits.
+
+A `Session` owns a `Channel` and gives meaning to its frames.  It is a hub's endpoint: the hub
+calls `on_ready` when there may be frames, `on_event` when a descriptor has news, and `arm` before
+it sleeps.  Everything that waits (`l5._connection`, `l5._serve`) tries, and parks in the hub when
+the session says "not now".
+
+States: OPEN; ENDED (the peer closed; what it sent before can still be received); BROKEN (with the
+error that did it); CLOSED (by us).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+
+from ._errors import LocalProtocolError, RemoteProtocolError
+from ._flow import Budget, Reassembly, Window, data_cost
+from ._frames import COUNTER, DEADLINE, Flag, Kind, pack_error, parse_error
+from ._requests import Request, RequestTable
+
+if TYPE_CHECKING:
+    from ._fast import Ring
+    from ._bootstrap import Established
+    from ._options import Options
+    from ._wait import Hub, Waiter
+
+logger = logging.getLogger("l5.session")
+
+FRAMES_PER_TURN = 64
+_EXPECTED = (OSError, RemoteProtocolError, LocalProtocolError, anyio.BrokenResourceError)
+_MORE = int(Flag.MORE)
+_FOR_RESPONSE = int(Flag.FOR_RESPONSE)
+_EMPTY = b""
+
+
+class RequestServer(Protocol):
+    """Who takes the peer's requests (`l5._serve`)."""
+
+    def on_request(
+        self, session: Session, id: int, payload: bytes, deadline_us: int | None
+    ) -> None:
+        """Take a whole request; it owes exactly one answer."""
+        ...
+
+    def on_cancel(self, session: Session, id: int) -> None:
+        """The peer lost interest in a request that is not answered yet."""
+        ...
+
+    def on_end(self, session: Session) -> None:
+        """The session ended or broke."""
+        ...
+
+
+class Session:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        made: Established,
+        options: Options,
+        budget: Budget,
+        server: RequestServer | None = None,
+    ) -> None:
+        self.hub = hub
+        self.channel = channel = made.channel
+        self.sends = made.sends
+        self.takes = takes = made.takes
+        self.peer = made.peer
+        self.report = made.report
+        self.ring: Ring | None = getattr(channel, "ring", None)
+        self.state = "OPEN"
+        self.error: Exception | None = None
+        self.server = server
+        self.requests = RequestTable()
+        self.inbox: deque[bytes] = deque()
+        self.receiver: Waiter | None = None
+        self.senders: dict[Waiter, None] = {}
+        self.credits: dict[tuple[bool, int], Credit] = {}
+        self.on_close: list[Callable[[], None]] = []
+        self.frames_sent = 0
+        self.frames_received = 0
+        self.space_waits = 0
+        self.aborted = 0
+        self.peer_done = False
+        """The peer said that it sends nothing more, but still receives."""
+        self._partial_requests: dict[int, int] = {}
+        self._control: deque[tuple[int, int, int, bytes]] = deque()
+        self._watched = made.watched
+        self._fds = (channel.fileno(), *made.watched)
+        self._channel_open = True
+        self._detached = False
+        self.reassembly = Reassembly(
+            message_limit=takes.max_message_bytes,
+            credit_bytes=takes.credit_bytes,
+            partials_max=takes.in_flight_max + made.sends.in_flight_max + 16,
+            budget=budget,
+            grant=self._grant,
+        )
+        self.window = self._make_window()
+        if self.ring is not None:
+            self.ring.spin_ns = options.spin_us * 1000
+            self.ring.strict = int(options.strict)
+            self.ring.server = server
+            hub.ring_poller(options.spin_us).add(self.ring, self)
+        hub.attach(self)
+
+    def _make_window(self) -> Any:
+        ring = self.ring
+        if ring is None:
+            return Window(
+                peer_window=self.sends.data_window_bytes,
+                data_window=self.takes.data_window_bytes,
+                in_flight_max=self.sends.in_flight_max,
+                handling_max=self.takes.in_flight_max,
+            )
+        ring.peer_window = ring.data_allowed = self.sends.data_window_bytes
+        ring.data_window = self.takes.data_window_bytes
+        ring.in_flight_max = self.sends.in_flight_max
+        ring.handling_max = self.takes.in_flight_max
+        return ring
+
+    def __repr__(self) -> str:
+        return f"<Session {self.channel.transport} {self.state} peer={self.peer.address!r}>"
+
+    # ---- hub's endpoint ------------------------------------------------------------------------
+
+    def fds(self) -> tuple[int, ...]:
+        """See `Endpoint.fds`."""
+        return self._fds
+
+    def wants_write(self) -> bool:
+        """See `Endpoint.wants_write`."""
+        return self.channel.wants_write
+
+    def on_event(self, fd: int, readable: bool, writable: bool) -> None:
+        """See `Endpoint.on_event`."""
+        if fd != self._fds[0]:
+            # The peer's process has ended, even if a forked child of it holds the socket open.
+            self._drain()
+            self._end(anyio.BrokenResourceError("the peer's process has ended"))
+            return
+        try:
+            self.channel.on_event()
+            if writable:
+                self.channel.flush()
+        except anyio.EndOfStream:
+            self._drain()
+            self._end(anyio.BrokenResourceError("the peer closed the socket without a word"))
+            return
+        except Exception as error:
+            self.fail(error)
+            return
+        self.on_ready()
+
+    def _drain(self) -> None:
+        """Receive all that the peer sent before it went away; a channel holds a bounded amount."""
+        while self.state == "OPEN" and self.channel.poll():
+            self.on_ready()
+
+    def arm(self) -> bool:
+        """See `Endpoint.arm`."""
+        if self.state not in ("OPEN", "ENDED"):
+            return True
+        self.flush_control()
+        try:
+            return self.channel.arm(space=bool(self.senders or self._control))
+        except Exception as error:
+            self.fail(error)
+            return False
+
+    def on_ready(self) -> None:
+        """Receive and sort what there is (a bounded number of frames); see `Endpoint.on_ready`."""
+        if self.state != "OPEN":
+            return
+        channel = self.channel
+        try:
+            for _ in range(FRAMES_PER_TURN):
+                frame = channel.try_receive()
+                if frame is None:
+                    break
+                self.frames_received += 1
+                _DISPATCH[frame[0]](self, frame[1], frame[2], frame[3])
+        except anyio.EndOfStream:
+            self._end(anyio.BrokenResourceError("the peer closed the socket without a word"))
+        except Exception as error:
+            self.fail(error)
+        else:
+            self.flush_control()
+            for waiter in self.senders:
+                waiter.wake()
+
+    # ---- arriving frames -----------------------------------------------------------------------
+
+    def _on_data(self, flags: int, id: int, payload: bytes) -> None:
+        if self.server is not None:
+            raise RemoteProtocolError("the peer sent plain data to a server that takes requests")
+        message = self._whole((False, id), payload, flags)
+        if message is None:
+            return
+        window = self.window
+        window.data_arrived += data_cost(len(message), window.data_window)
+        if window.data_arrived - window.data_taken_total > window.data_window:
+            raise RemoteProtocolError(
+                f"the peer sent more data than the agreed window of {window.data_window} bytes"
+            )
+        self.inbox.append(message)
+        if self.receiver is not None:
+            self.receiver.wake()
+
+    def _on_request(self, flags: int, id: int, payload: bytes) -> None:
+        key = (False, id)
+        window = self.window
+        if id not in self._partial_requests:
+            window.handling += 1
+            if window.handling > window.handling_max:
+                raise RemoteProtocolError(
+                    f"the peer has more than the agreed {window.handling_max} requests in flight"
+                )
+        first_flags = self._partial_requests.get(id, flags)
+        message = self._whole(key, payload, flags)
+        if message is None:
+            self._partial_requests[id] = first_flags
+            return
+        self._partial_requests.pop(id, None)
+        deadline = None
+        if first_flags & Flag.DEADLINE:  # of a long request only the first segment carries it
+            deadline = DEADLINE.unpack_from(message)[0]
+            message = message[DEADLINE.size :]
+        if self.server is None:
+            self.reply_error(id, "NotServed", "nobody at the other end serves requests")
+        else:
+            self.server.on_request(self, id, message, deadline)
+
+    def _on_response(self, flags: int, id: int, payload: bytes) -> None:
+        request = self.requests.get(id)
+        request.arrived_bytes += len(payload)
+        if request.streaming:
+            self._on_piece(request, flags, payload)
+            return
+        message = self._whole((True, id), payload, flags)
+        if message is not None:
+            self.window.in_flight -= 1
+            self.requests.answer(id, message)
+            self._wake_senders()
+
+    def _on_piece(self, request: Request, flags: int, payload: bytes) -> None:
+        if request.arrived_bytes > request.allowed_bytes:
+            raise RemoteProtocolError(
+                f"the peer sent {request.arrived_bytes} bytes of an answer of which "
+                f"{request.allowed_bytes} were granted"
+            )
+        if flags & _MORE:
+            if request.abandoned:
+                self.piece_taken(request, len(payload))
+            else:
+                request.pieces.append(payload)
+                request.waiter.wake()
+            return
+        self.window.in_flight -= 1
+        self.requests.answer(request.id, payload)
+        self._wake_senders()
+
+    def piece_taken(self, request: Request, size_bytes: int) -> None:
+        """Note that the application took a piece of a streamed answer, and grant more."""
+        request.consumed_bytes += size_bytes
+        allowed = request.consumed_bytes + self.takes.credit_bytes
+        if not request.done and allowed - request.allowed_bytes >= self.takes.credit_bytes // 2:
+            request.allowed_bytes = allowed
+            self._grant((True, request.id), allowed)
+
+    def _on_error(self, flags: int, id: int, payload: bytes) -> None:
+        del flags
+        self.requests.get(id)
+        self.reassembly.drop((True, id))
+        self.window.in_flight -= 1
+        self.requests.fail(id, *parse_error(payload))
+        self._wake_senders()
+
+    def _on_cancel(self, flags: int, id: int, payload: bytes) -> None:
+        del flags, payload
+        credit = self.credits.get((True, id))
+        if credit is not None:
+            credit.cancelled = True
+            credit.wake()
+        if self.server is not None:
+            self.server.on_cancel(self, id)
+
+    def _on_credit(self, flags: int, id: int, payload: bytes) -> None:
+        allowed: int = COUNTER.unpack(payload)[0]
+        if id == 0:
+            window = self.window
+            if not window.data_allowed <= allowed <= window.data_sent + window.peer_window:
+                raise RemoteProtocolError("the peer granted data credit that cannot be true")
+            window.data_allowed = allowed
+            self._wake_senders()
+            return
+        credit = self.credits.get((bool(flags & _FOR_RESPONSE), id))
+        if credit is not None and allowed > credit.allowed_bytes:
+            credit.allowed_bytes = allowed
+            credit.wake()
+
+    def _on_heartbeat(self, flags: int, id: int, payload: bytes) -> None:
+        del flags, id, payload
+
+    def _on_close(self, flags: int, id: int, payload: bytes) -> None:
+        del id, payload
+        if not flags & _MORE:
+            self._end(anyio.EndOfStream())
+            return
+        self.peer_done = True
+        if self.receiver is not None:
+            self.receiver.wake()
+
+    def _on_abort(self, flags: int, id: int, payload: bytes) -> None:
+        del flags, payload
+        if not self.reassembly.drop((False, id)):
+            raise RemoteProtocolError(f"the peer aborted message {id}, which is not half sent")
+        self.aborted += 1
+        if self._partial_requests.pop(id, None) is not None:
+            self.window.handling -= 1
+
+    def _whole(self, key: tuple[bool, int], payload: bytes, flags: int) -> bytes | None:
+        if not flags & _MORE and not len(self.reassembly):
+            if len(payload) > self.takes.max_message_bytes:
+                raise RemoteProtocolError(
+                    f"the peer sent a message of {len(payload)} bytes where "
+                    f"{self.takes.max_message_bytes} were agreed"
+                )
+            return payload
+        return self.reassembly.add(key, payload, bool(flags & _MORE))
+
+    # ---- sending -------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise what a send has to raise unless the session is open."""
+        if self.state == "OPEN":
+            return
+        if self.state == "CLOSED":
+            raise anyio.ClosedResourceError
+        if isinstance(self.error, RemoteProtocolError | LocalProtocolError):
+            raise self.error
+        raise anyio.BrokenResourceError from self.error
+
+    def try_frame(self, kind: int, flags: int, id: int, payload: Any) -> bool:
+        """Send a frame of a message; control frames that wait go first."""
+        self.check_open()
+        if self._control and not self.flush_control():
+            return False
+        try:
+            sent = self.channel.try_send(kind, flags, id, payload)
+        except Exception as error:
+            self.fail(error)
+            raise
+        if sent:
+            self.frames_sent += 1
+        return sent
+
+    def post(self, kind: int, flags: int, id: int, payload: bytes = _EMPTY) -> None:
+        """Send a control frame, now or as soon as there is room; their number is bounded."""
+        if self.state != "OPEN":
+            return
+        self._control.append((kind, flags, id, payload))
+        if not self.flush_control():
+            self.hub.touch(self)
+
+    def flush_control(self) -> bool:
+        """Send what control frames wait; return True when none are left."""
+        if self.window.credit_owed and self.state == "OPEN":
+            self._owe_data_credit()
+        control = self._control
+        try:
+            while control and self.state == "OPEN":
+                if not self.channel.try_send(*control[0]):
+                    return False
+                control.popleft()
+        except Exception as error:
+            self.fail(error)
+        return True
+
+    def _owe_data_credit(self) -> None:
+        window = self.window
+        window.credit_owed = 0
+        window.data_told = window.data_taken_total
+        allowed = window.data_taken_total + window.data_window
+        self._control.append((Kind.CREDIT, 0, 0, COUNTER.pack(allowed)))
+
+    def _grant(self, key: tuple[bool, int], allowed_bytes: int) -> None:
+        flags = _FOR_RESPONSE if key[0] else 0
+        self.post(Kind.CREDIT, flags, key[1], COUNTER.pack(allowed_bytes))
+
+    def reply_error(self, id: int, type_name: str, message: str) -> None:
+        """Answer a request with an error."""
+        self.window.handling -= 1
+        self.post(Kind.ERROR, 0, id, pack_error(type_name, message))
+
+    def _wake_senders(self) -> None:
+        for waiter in self.senders:
+            waiter.wake()
+
+    # ---- ends ----------------------------------------------------------------------------------
+
+    def _end(self, error: Exception) -> None:
+        """The peer has gone: with CLOSE (`EndOfStream`), or without a word."""
+        if self.state != "OPEN":
+            return
+        clean = isinstance(error, anyio.EndOfStream)
+        self._finish("ENDED" if clean else "BROKEN", error)
+
+    def fail(self, error: Exception) -> None:
+        """Break the connection because of `error`."""
+        if self.state != "OPEN":
+            return
+        if not isinstance(error, _EXPECTED):
+            logger.error("%r broke by an error of our own", self, exc_info=error)
+        if isinstance(error, OSError):
+            error = anyio.BrokenResourceError(f"the connection broke: {error}")
+        if isinstance(error, RemoteProtocolError):
+            logger.warning("%s broke the protocol: %s", self.peer, error)
+        self._finish("BROKEN", error)
+
+    def close(self) -> None:
+        """Close from our side: say CLOSE if there is room, then let go of everything."""
+        if self.state == "OPEN":
+            self.flush_control()
+            if not self._control:
+                try:
+                    self.channel.try_send(Kind.CLOSE, 0, 0, _EMPTY)
+                    self.channel.flush()
+                except Exception as error:
+                    logger.debug("CLOSE was not sent: %r", error)
+        if self.state != "CLOSED":
+            self._finish("CLOSED", anyio.ClosedResourceError())
+
+    def drop_in_child(self) -> None:
+        """See `Endpoint.drop_in_child`: the child finds its connections closed."""
+        self.state = "CLOSED"
+        self.error = anyio.ClosedResourceError(
+            "this connection belongs to the parent process: connect again after fork"
+        )
+        self._detached = True
+        self._release()
+
+    def _finish(self, state: str, error: Exception) -> None:
+        self.state = state
+        self.error = error
+        if not self._detached:
+            self._detached = True
+            self.hub.detach(self)
+        self._release()
+        self.reassembly.clear()
+        lost = error
+        if isinstance(error, anyio.EndOfStream):
+            lost = anyio.BrokenResourceError("the peer closed before it answered")
+        self.requests.fail_all(lost)
+        for credit in self.credits.values():
+            credit.wake()
+        self._wake_senders()
+        if self.receiver is not None:
+            self.receiver.wake()
+        if self.server is not None:
+            self.server.on_end(self)
+        for callback in self.on_close:
+            callback()
+
+    def _release(self) -> None:
+        if self._channel_open:
+            self._channel_open = False
+            self.channel.close()
+            for fd in self._watched:
+                os.close(fd)
+
+
+class Credit:
+    """(Sender) what the receiver granted of one long message."""
+
+    __slots__ = ("allowed_bytes", "cancelled", "waiter")
+
+    def __init__(self, allowed_bytes: int) -> None:
+        self.allowed_bytes = allowed_bytes
+        self.cancelled = False
+        self.waiter: Waiter | None = None
+
+    def wake(self) -> None:
+        """Let the sender go on."""
+        if self.waiter is not None:
+            self.waiter.wake()
+
+
+_DISPATCH: dict[int, Callable[[Session, int, int, bytes], None]] = {
+    Kind.DATA: Session._on_data,
+    Kind.REQUEST: Session._on_request,
+    Kind.RESPONSE: Session._on_response,
+    Kind.ERROR: Session._on_error,
+    Kind.CANCEL: Session._on_cancel,
+    Kind.CREDIT: Session._on_credit,
+    Kind.HEARTBEAT: Session._on_heartbeat,
+    Kind.CLOSE: Session._on_close,
+    Kind.ABORT: Session._on_abort,
+}

@@ -1,0 +1,121 @@
+"""Send whole messages: wait for room, cut what is longer than a segment, respect credit.
+
+A message is sent whole or not at all: one that is given up in the middle ends with ABORT (or, an
+answer, with ERROR), and the receiver forgets its segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ._errors import MessageTooLarge
+from ._frames import Flag, Kind
+from ._session import Credit, Session
+from ._wait import Waiter
+
+if TYPE_CHECKING:
+    from .abc import Buffer
+
+_MORE = int(Flag.MORE)
+
+
+def as_bytes_view(payload: Buffer) -> memoryview:
+    """Return the bytes of any contiguous buffer, without a copy."""
+    view = memoryview(payload)
+    if view.format == "B" and view.ndim == 1 and view.contiguous:
+        return view
+    return view.cast("B")
+
+
+def check_size(session: Session, size_bytes: int) -> None:
+    """Raise `MessageTooLarge` before anything is sent."""
+    if size_bytes > session.sends.max_message_bytes:
+        raise MessageTooLarge(size_bytes, session.sends.max_message_bytes)
+
+
+async def wait_sender(session: Session, waiter: Waiter | None = None) -> None:
+    """Park until something changes for senders: room, credit, an answer, or the end."""
+    waiter = waiter or Waiter()
+    session.senders[waiter] = None
+    session.space_waits += 1
+    session.hub.touch(session)
+    try:
+        await session.hub.park(waiter)
+    finally:
+        del session.senders[waiter]
+
+
+async def wait_until(session: Session, condition: Callable[[], bool]) -> None:
+    """Park as a sender until `condition` holds; raises when the session ends first."""
+    while not condition():
+        session.check_open()
+        await wait_sender(session)
+    session.check_open()
+
+
+async def accept_frame(session: Session, kind: int, flags: int, id: int, payload: Any) -> None:
+    """Wait until the channel has accepted a frame; cancelled before that, nothing is sent."""
+    while not session.try_frame(kind, flags, id, payload):
+        await wait_sender(session)
+
+
+async def flush(session: Session) -> None:
+    """Wait until what was accepted has left; cancelled, the hub goes on pushing it out."""
+    while session.state == "OPEN" and session.channel.wants_write:
+        if not session.channel.flush():
+            await wait_sender(session)
+
+
+async def accept_message(
+    session: Session, kind: int, flags: int, id: int, payload: memoryview
+) -> None:
+    """Wait until a message of any agreed size has been accepted whole; else nothing is sent."""
+    if len(payload) <= session.sends.segment_bytes:
+        await accept_frame(session, kind, flags, id, payload)
+    else:
+        await _send_segments(session, kind, flags, id, payload)
+
+
+async def _send_segments(
+    session: Session, kind: int, flags: int, id: int, payload: memoryview
+) -> None:
+    key = (kind == Kind.RESPONSE, id)
+    credit = session.credits[key] = Credit(session.sends.credit_bytes)
+    sent = 0
+    try:
+        while sent < len(payload):
+            size = min(session.sends.segment_bytes, len(payload) - sent)
+            await _wait_credit(session, credit, sent + size)
+            more = _MORE if sent + size < len(payload) else 0
+            await accept_frame(session, kind, flags | more, id, payload[sent : sent + size])
+            sent += size
+            flags = 0
+    except BaseException:
+        _give_up(session, kind, id, sent)
+        raise
+    finally:
+        del session.credits[key]
+
+
+async def _wait_credit(session: Session, credit: Credit, needed_bytes: int) -> None:
+    while credit.allowed_bytes < needed_bytes:
+        session.check_open()
+        if credit.cancelled:
+            raise MessageCancelled
+        credit.waiter = Waiter()
+        try:
+            await session.hub.park(credit.waiter)
+        finally:
+            credit.waiter = None
+
+
+class MessageCancelled(Exception):
+    """The receiver of a long answer lost interest in it."""
+
+
+def _give_up(session: Session, kind: int, id: int, sent_bytes: int) -> None:
+    """End a message in the middle, so that the receiver forgets it."""
+    if not sent_bytes or session.state != "OPEN" or kind == Kind.RESPONSE:
+        return  # nothing to forget; an answer is ended by the ERROR that its server sends
+    session.post(Kind.ABORT, 0, id)

@@ -1,0 +1,334 @@
+"""The one wait loop: spin, arm, re-check, sleep, for all connections of an event loop.
+
+There is one `Hub` per event loop and no background task.  A task that has to wait makes a `Waiter`
+and parks.  The first one to park *drives*: it polls the rings of all connections, spins for a
+while, arms them all (arming refuses where something has arrived meanwhile), and sleeps on one
+epoll descriptor that holds the descriptors of all connections.  The others sleep on an event.
+When the driver has what it waited for, or is cancelled, it hands the driving over to one of them.
+
+Spinning belongs to the hub and not to a connection: a poll looks at all rings of the loop, so two
+connections, or a client and a server in one loop, cannot starve each other.  Between two passes
+through the event loop at most 64 messages are handled and 100 us spun (`breathe`).
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+
+from . import native
+from ._cpu import may_spin
+from ._loop import Descriptor, checkpoint, current_loop_token
+
+if TYPE_CHECKING:
+    from ._fast import Poller
+
+__all__ = ["Hub", "Waiter", "current_hub"]
+
+_READ = selectors.EVENT_READ
+_WRITE = selectors.EVENT_WRITE
+
+
+_BELL_MESSAGE = (1).to_bytes(8, "little")
+
+
+def _make_bell() -> tuple[int, int]:
+    """Make a descriptor to read and one to write; an eventfd is both."""
+    if hasattr(os, "eventfd"):
+        fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        return fd, fd
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    return reading, writing
+
+
+def _fileno(selector: Any) -> int:
+    if not hasattr(selector, "fileno"):
+        raise RuntimeError("l5 needs epoll or kqueue, which this system does not offer")
+    return selector.fileno()
+
+
+class Endpoint(Protocol):
+    """What a hub polls, arms and wakes: a session or a listener."""
+
+    def fds(self) -> tuple[int, ...]:
+        """Return the descriptors to watch; the first one is the channel's own."""
+        ...
+
+    def wants_write(self) -> bool:
+        """Tell whether accepted bytes wait for the first descriptor to become writable."""
+        ...
+
+    def on_ready(self) -> None:
+        """Handle what can be received, wake who waits for it."""
+        ...
+
+    def on_event(self, fd: int, readable: bool, writable: bool) -> None:
+        """Take notice of readiness of a descriptor."""
+        ...
+
+    def arm(self) -> bool:
+        """Agree to sleep; False if there is something to do already."""
+        ...
+
+    def drop_in_child(self) -> None:
+        """(In a forked child) close the own copies of descriptors without a word to the peer."""
+        ...
+
+
+class Waiter:
+    """One task's wish to be woken."""
+
+    __slots__ = ("asleep_in", "event", "ready", "server")
+
+    def __init__(self, server: object = None) -> None:
+        self.ready = False
+        self.event: anyio.Event | None = None
+        self.asleep_in: Hub | None = None
+        """The hub whose descriptor the task sleeps on, while it drives."""
+        self.server = server
+        """(The leader of a request server) frames for this server are left in the rings."""
+
+    def wake(self) -> None:
+        """Let the task go on; may be called any number of times."""
+        self.ready = True
+        if self.event is not None:
+            self.event.set()
+        elif self.asleep_in is not None:
+            self.asleep_in.interrupt()
+
+
+class Hub:
+    """All connections of one event loop; use `current_hub`."""
+
+    def __init__(self) -> None:
+        self._selector: selectors.BaseSelector | None = None
+        self._descriptor: Descriptor | None = None
+        self._bell: tuple[int, int] | None = None
+        self._endpoints: dict[int, Endpoint] = {}
+        self._masks: dict[int, int] = {}
+        self._unarmed: set[Endpoint] = set()
+        self._parked: dict[Waiter, None] = {}
+        self._driver: Waiter | None = None
+        self.poller: Poller | None = None
+
+    def _open(self) -> selectors.BaseSelector:
+        if self._selector is None:
+            self._selector = selectors.DefaultSelector()
+            self._bell = _make_bell()
+            self._selector.register(self._bell[0], _READ)
+            self._descriptor = Descriptor(_fileno(self._selector))
+        return self._selector
+
+    def _close_if_unused(self) -> None:
+        """Give the descriptors back once nothing is watched: the loop may end without a word."""
+        if self._endpoints or self._selector is None or self._driver is not None:
+            return
+        assert self._descriptor is not None and self._bell is not None
+        self._descriptor.close()
+        self._selector.close()
+        for fd in set(self._bell):
+            os.close(fd)
+        self._selector = self._descriptor = self._bell = None
+
+    def interrupt(self) -> None:
+        """Wake the sleeping driver, from within the loop: something has changed."""
+        if self._bell is not None:
+            os.write(self._bell[1], _BELL_MESSAGE)
+
+    # ---- members -----------------------------------------------------------------------------
+
+    def ring_poller(self, spin_us: int) -> Poller:
+        """Return the poller of the loop's rings, with a budget of at least `spin_us`."""
+        if self.poller is None:
+            self.poller = native.Poller(0)
+            self.poller.yield_only = not may_spin()
+        self.poller.budget_ns = max(self.poller.budget_ns, spin_us * 1000)
+        return self.poller
+
+    def attach(self, endpoint: Endpoint) -> None:
+        """Watch an endpoint from now on."""
+        selector = self._open()
+        for fd in endpoint.fds():
+            self._endpoints[fd] = endpoint
+            self._masks[fd] = _READ
+            selector.register(fd, _READ)
+        self.touch(endpoint)
+
+    def detach(self, endpoint: Endpoint) -> None:
+        """Stop watching; before its descriptors are closed."""
+        self._unarmed.discard(endpoint)
+        for fd in endpoint.fds():
+            if self._endpoints.pop(fd, None) is not None and self._selector is not None:
+                del self._masks[fd]
+                self._selector.unregister(fd)
+        self._close_if_unused()
+
+    def touch(self, endpoint: Endpoint) -> None:
+        """Poll, and arm again, an endpoint whose wishes have changed."""
+        self._unarmed.add(endpoint)
+        if self._driver is not None and self._driver.asleep_in is not None:
+            self.interrupt()
+
+    # ---- waiting -----------------------------------------------------------------------------
+
+    async def park(self, waiter: Waiter, *, spun: bool = False) -> None:
+        """Return when `waiter` is ready; cancellation leaves nothing behind.
+
+        With `spun` the caller has spun already, and the first round only looks.
+        """
+        while not waiter.ready:
+            if self._driver is None:
+                self._driver = waiter
+                try:
+                    await self._drive(waiter, spun)
+                finally:
+                    self._driver = None
+                    self._hand_over()
+                    self._close_if_unused()
+                continue
+            waiter.event = anyio.Event()
+            self._parked[waiter] = None
+            try:
+                await waiter.event.wait()
+            finally:
+                waiter.event = None
+                del self._parked[waiter]
+                if not waiter.ready and self._driver is None:
+                    self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Let somebody drive who still waits (an event set without `ready` means: drive)."""
+        for waiter in self._parked:
+            if not waiter.ready and waiter.event is not None:
+                waiter.event.set()
+                return
+
+    async def _drive(self, waiter: Waiter, spun: bool) -> None:
+        while True:
+            progress = self._poll_rings(waiter, not spun)
+            spun = False
+            if waiter.ready:
+                return
+            if progress:
+                # Whoever was woken runs now, and cancellation is looked for.
+                await self.breathe()
+                if waiter.ready:
+                    return
+                continue
+            if not self._arm_all():
+                if self.poller is not None and self.poller.due:
+                    await self.breathe()
+                    if waiter.ready:
+                        return
+                continue
+            self._open()
+            assert self._descriptor is not None
+            waiter.asleep_in = self
+            try:
+                await self._descriptor.wait_readable()
+            finally:
+                waiter.asleep_in = None
+            if self.poller is not None:
+                self.poller.breathe()
+            self.poll_events()
+            if waiter.ready:
+                return
+
+    def _poll_rings(self, waiter: Waiter, spin: bool) -> bool:
+        """Poll all rings, spinning first; leave to the driver the frames that it takes itself."""
+        if self.poller is None or not self.poller.count:
+            return False
+        ready = self.poller.ready(spin)
+        own = waiter.server
+        for session in ready:
+            if own is not None and (session is own or session.server is own):
+                waiter.ready = True
+            else:
+                session.on_ready()
+        return bool(ready)
+
+    def _arm_all(self) -> bool:
+        armed = True
+        for endpoint in list(self._unarmed):
+            if endpoint.arm():
+                self._unarmed.discard(endpoint)
+                self._watch_write(endpoint)
+            else:
+                armed = False
+                endpoint.on_ready()
+        return armed
+
+    def _watch_write(self, endpoint: Endpoint) -> None:
+        fd = endpoint.fds()[0]
+        mask = _READ | _WRITE if endpoint.wants_write() else _READ
+        if self._masks.get(fd, mask) != mask:
+            self._masks[fd] = mask
+            assert self._selector is not None
+            self._selector.modify(fd, mask)
+
+    def poll_events(self) -> None:
+        """Look at the descriptors without waiting: deaths, doorbells, sockets."""
+        if self._selector is None:
+            return
+        for key, mask in self._selector.select(0):
+            endpoint = self._endpoints.get(key.fd)
+            if endpoint is None:
+                if self._bell is not None and key.fd == self._bell[0]:
+                    os.read(key.fd, 4096)
+                continue
+            self._unarmed.add(endpoint)
+            endpoint.on_event(key.fd, bool(mask & _READ), bool(mask & _WRITE))
+
+    async def breathe(self) -> None:
+        """Let the event loop run: other tasks, cancellation, and news from descriptors."""
+        await checkpoint()
+        if self.poller is not None:
+            self.poller.breathe()
+        self.poll_events()
+
+    # ---- ends ---------------------------------------------------------------------------------
+
+    def drop_in_child(self) -> None:
+        """(After fork, in the child) forget everything; the parent's descriptors stay its own."""
+        endpoints = set(self._endpoints.values())
+        self._endpoints.clear()
+        self._unarmed.clear()
+        self._parked.clear()
+        for endpoint in endpoints:
+            endpoint.drop_in_child()
+        if self._selector is not None:
+            self._selector.close()
+
+
+_hubs: weakref.WeakKeyDictionary[Any, Hub] = weakref.WeakKeyDictionary()
+_last = threading.local()
+
+
+def current_hub() -> Hub:
+    """Return the hub of the running event loop."""
+    token = current_loop_token()
+    cached: tuple[weakref.ref[Any], Hub] | None = getattr(_last, "pair", None)
+    if cached is not None and cached[0]() is token:
+        return cached[1]
+    hub = _hubs.get(token)
+    if hub is None:
+        hub = _hubs[token] = Hub()
+    _last.pair = (weakref.ref(token), hub)
+    return hub
+
+
+def _after_fork() -> None:
+    for hub in list(_hubs.values()):
+        hub.drop_in_child()
+    _hubs.clear()
+    _last.__dict__.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
