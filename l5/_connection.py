@@ -176,9 +176,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         session.check_open()
         _transmit.check_size(session, size_bytes)
         window = session.window
-        while window.in_flight >= window.in_flight_max:
-            await _transmit.wait_sender(session)
-            session.check_open()
+        await _transmit.wait_until(session, lambda: window.in_flight < window.in_flight_max)
         window.in_flight += 1
         id = window.next_id
         window.next_id = id + 1
@@ -366,7 +364,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         if session.state == "OPEN" and session.channel.wants_write:
             with anyio.move_on_after(1.0):
                 while session.state == "OPEN" and not session.channel.flush():
-                    await _transmit.wait_sender(session)
+                    await _transmit.wait_room(session)
         session.close()
 
     async def __aenter__(self) -> Connection:
@@ -544,7 +542,7 @@ class Reservation:
             self._slot = session.ring.reserve(self._size_bytes)
             if self._slot is not None:
                 return self
-            await _transmit.wait_sender(session)
+            await _transmit.wait_room(session)
 
     async def send(self, size_bytes: int | None = None) -> None:
         """Send the first `size_bytes` (default: all) as a message; `BufferError` with live views."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,19 +20,34 @@ if TYPE_CHECKING:
 __all__ = ["Descriptor", "checkpoint", "current_loop_token"]
 
 
-def _trio_lowlevel() -> Any:
-    """Return `trio.lowlevel` if the caller runs inside a trio task, else None."""
+def _no_loop() -> Any:
+    return None
+
+
+# What tells which loop runs, once its module has been imported by somebody.
+_trio_says: Any = None
+"""sniffio's thread-local, in which trio writes its name while it runs."""
+_asyncio_loop: Callable[[], Any] = _no_loop
+
+
+def _look_for_loops() -> None:
+    # sniffio, if it is there at all, has been imported by anyio.
+    global _trio_says, _asyncio_loop
+    if "sniffio" in sys.modules:
+        _trio_says = sys.modules["sniffio"].thread_local
+    if "asyncio" in sys.modules:
+        _asyncio_loop = sys.modules["asyncio"]._get_running_loop
+
+
+def _in_trio() -> bool:
+    """Tell whether trio runs the caller."""
+    if _trio_says is None:
+        _look_for_loops()
     # Asked before asyncio: in trio's guest mode both loops run in one thread.
+    if _trio_says is not None and _trio_says.name == "trio":
+        return True
     lowlevel = sys.modules.get("trio.lowlevel")
-    return lowlevel if lowlevel is not None and lowlevel.in_trio_task() else None
-
-
-def _asyncio_loop() -> asyncio.AbstractEventLoop:
-    module = sys.modules.get("asyncio")
-    loop = None if module is None else module._get_running_loop()
-    if loop is None:
-        raise RuntimeError("no event loop is running here: call this from asyncio or trio code")
-    return loop
+    return lowlevel is not None and _asyncio_loop() is None and lowlevel.in_trio_task()
 
 
 def current_loop_token() -> object:
@@ -40,10 +55,18 @@ def current_loop_token() -> object:
 
     It can be referenced weakly.  Raises `RuntimeError` where no loop runs.
     """
-    lowlevel = sys.modules.get("trio.lowlevel")
-    if lowlevel is not None and lowlevel.in_trio_task():
-        return lowlevel.current_trio_token()
-    return _asyncio_loop()
+    # On the way of every request, so the usual case comes first and without a call.
+    if _trio_says is None or _trio_says.name != "trio":
+        loop = _asyncio_loop()
+        if loop is not None:
+            return loop
+    if _in_trio():
+        return sys.modules["trio.lowlevel"].current_trio_token()
+    _look_for_loops()
+    loop = _asyncio_loop()
+    if loop is None:
+        raise RuntimeError("no event loop is running here: call this from asyncio or trio code")
+    return loop
 
 
 @types.coroutine
@@ -55,9 +78,8 @@ def _yield_once() -> Generator[None]:
 
 def checkpoint() -> Awaitable[None]:
     """Let other tasks run once and honour cancellation; to be awaited at once."""
-    lowlevel = sys.modules.get("trio.lowlevel")
-    if lowlevel is not None and lowlevel.in_trio_task():
-        return lowlevel.checkpoint()
+    if _in_trio():
+        return sys.modules["trio.lowlevel"].checkpoint()
     return _yield_once()
 
 
@@ -69,7 +91,7 @@ class Descriptor:
 
     def __new__(cls, fd: int) -> Descriptor:
         if cls is Descriptor:
-            cls = _AsyncioDescriptor if _trio_lowlevel() is None else _TrioDescriptor
+            cls = _TrioDescriptor if _in_trio() else _AsyncioDescriptor
         return object.__new__(cls)
 
     def __init__(self, fd: int) -> None:
@@ -106,7 +128,7 @@ class _AsyncioDescriptor(Descriptor):
         import asyncio
 
         self._fd = fd
-        self._loop = _asyncio_loop()
+        self._loop = asyncio.get_running_loop()
         self._collects_first = isinstance(self._loop, asyncio.BaseEventLoop)
         self._waiter: asyncio.Future[bool] | None = None
         self._registered = False

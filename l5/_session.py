@@ -82,6 +82,9 @@ class Session:
         self.inbox: deque[bytes] = deque()
         self.receiver: Waiter | None = None
         self.senders: dict[Waiter, None] = {}
+        """Who waits for room in the channel."""
+        self.patient: dict[Waiter, None] = {}
+        """Who waits for credit or for an answer before it may send at all."""
         self.credits: dict[tuple[bool, int], Credit] = {}
         self.on_close: list[Callable[[], None]] = []
         self.frames_sent = 0
@@ -248,7 +251,7 @@ class Session:
         if message is not None:
             self.window.in_flight -= 1
             self.requests.answer(id, message)
-            self._wake_senders()
+            self._wake_patient()
 
     def _on_piece(self, request: Request, flags: int, payload: bytes) -> None:
         if request.arrived_bytes > request.allowed_bytes:
@@ -265,7 +268,7 @@ class Session:
             return
         self.window.in_flight -= 1
         self.requests.answer(request.id, payload)
-        self._wake_senders()
+        self._wake_patient()
 
     def piece_taken(self, request: Request, size_bytes: int) -> None:
         """Note that the application took a piece of a streamed answer, and grant more."""
@@ -281,7 +284,7 @@ class Session:
         self.reassembly.drop((True, id))
         self.window.in_flight -= 1
         self.requests.fail(id, *parse_error(payload))
-        self._wake_senders()
+        self._wake_patient()
 
     def _on_cancel(self, flags: int, id: int, payload: bytes) -> None:
         del flags, payload
@@ -299,7 +302,7 @@ class Session:
             if not window.data_allowed <= allowed <= window.data_sent + window.peer_window:
                 raise RemoteProtocolError("the peer granted data credit that cannot be true")
             window.data_allowed = allowed
-            self._wake_senders()
+            self._wake_patient()
             return
         credit = self.credits.get((bool(flags & _FOR_RESPONSE), id))
         if credit is not None and allowed > credit.allowed_bytes:
@@ -400,8 +403,8 @@ class Session:
         self.window.handling -= 1
         self.post(Kind.ERROR, 0, id, pack_error(type_name, message))
 
-    def _wake_senders(self) -> None:
-        for waiter in self.senders:
+    def _wake_patient(self) -> None:
+        for waiter in self.patient:
             waiter.wake()
 
     # ---- ends ----------------------------------------------------------------------------------
@@ -461,7 +464,9 @@ class Session:
         self.requests.fail_all(lost)
         for credit in self.credits.values():
             credit.wake()
-        self._wake_senders()
+        for waiter in self.senders:
+            waiter.wake()
+        self._wake_patient()
         if self.receiver is not None:
             self.receiver.wake()
         if self.server is not None:

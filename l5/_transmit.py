@@ -34,9 +34,9 @@ def check_size(session: Session, size_bytes: int) -> None:
         raise MessageTooLarge(size_bytes, session.sends.max_message_bytes)
 
 
-async def wait_sender(session: Session, waiter: Waiter | None = None) -> None:
-    """Park until something changes for senders: room, credit, an answer, or the end."""
-    waiter = waiter or Waiter()
+async def wait_room(session: Session) -> None:
+    """Park until there may be room in the channel, or the session ends."""
+    waiter = Waiter()
     session.senders[waiter] = None
     session.space_waits += 1
     session.hub.touch(session)
@@ -47,24 +47,29 @@ async def wait_sender(session: Session, waiter: Waiter | None = None) -> None:
 
 
 async def wait_until(session: Session, condition: Callable[[], bool]) -> None:
-    """Park as a sender until `condition` holds; raises when the session ends first."""
+    """Park until the peer's credit or answers make `condition` true; raises when it ends."""
     while not condition():
         session.check_open()
-        await wait_sender(session)
+        waiter = Waiter()
+        session.patient[waiter] = None
+        try:
+            await session.hub.park(waiter)
+        finally:
+            del session.patient[waiter]
     session.check_open()
 
 
 async def accept_frame(session: Session, kind: int, flags: int, id: int, payload: Any) -> None:
     """Wait until the channel has accepted a frame; cancelled before that, nothing is sent."""
     while not session.try_frame(kind, flags, id, payload):
-        await wait_sender(session)
+        await wait_room(session)
 
 
 async def flush(session: Session) -> None:
     """Wait until what was accepted has left; cancelled, the hub goes on pushing it out."""
     while session.state == "OPEN" and session.channel.wants_write:
         if not session.channel.flush():
-            await wait_sender(session)
+            await wait_room(session)
 
 
 async def accept_message(

@@ -223,10 +223,9 @@ class Hub:
                     return
                 continue
             if not self._arm_all():
-                if self.poller is not None and self.poller.due:
-                    await self.breathe()
-                    if waiter.ready:
-                        return
+                await self.breathe()  # what was found may have woken others: they run now
+                if waiter.ready:
+                    return
                 continue
             self._open()
             assert self._descriptor is not None

@@ -27,8 +27,8 @@ def echo(
     run(lambda: _serve(urls, token, insecure))
 
 
-async def _answer(request: memoryview) -> bytes:
-    return bytes(request)
+def _answer(request: bytes) -> bytes:
+    return request
 
 
 async def _serve(urls: list[str], token: str | None, insecure: bool) -> None:

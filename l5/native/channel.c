@@ -80,8 +80,10 @@ static int make_room(struct l5_channel *channel, uint64_t padded)
 
 static int begin(struct l5_channel *channel, uint32_t payload_bytes)
 {
-    if (channel->tx_reserved)
+    if (channel->tx_reserved) {
+        channel->tx_wanted = 0; /* its end, not room in the ring, is what the caller waits for */
         return -EBUSY;
+    }
     if (payload_bytes > channel->tx_limit)
         return -EMSGSIZE;
     if (channel->gone)

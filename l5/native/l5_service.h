@@ -9,6 +9,7 @@ struct l5_service_options {
     uint32_t mode; /* 0 poll, 1 event, 2 adaptive */
     uint64_t spin_ns;
     uint64_t heartbeat_ns;
+    uint64_t request_bytes_max;
     uint64_t stored_bytes_max; /* long requests and unsent answers of all connections together */
 };
 
@@ -52,6 +53,14 @@ struct l5_service_statistics {
     uint64_t bells_heard;
 };
 
+/* struct l5_handler_entry of l5_handler.h, with its pointers as numbers. */
+struct l5_service_entry {
+    uint32_t struct_bytes;
+    uint32_t reserved;
+    uintptr_t handler;
+    uintptr_t state;
+};
+
 struct l5_service;
 
 int l5_service_new(const struct l5_service_options *options, struct l5_service **service);
@@ -61,6 +70,7 @@ int l5_service_done_fd(struct l5_service *service);
 int l5_service_drain(struct l5_service *service, struct l5_service_done *done, uint32_t room);
 int l5_service_call(struct l5_service *service, const uint8_t *data, uint64_t size, uint64_t deadline_ns,
                     uint64_t limit, struct l5_service_answer *answer);
+void l5_service_hang_up(int bell);
 void l5_service_answer_free(struct l5_service_answer *answer);
 void l5_service_stop(struct l5_service *service, uint64_t grace_ns);
 int l5_service_ended_fd(struct l5_service *service);

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #include "service.h"
 
@@ -57,10 +58,13 @@ static void close_event(int fd)
 }
 #endif
 
+_Static_assert(sizeof(struct l5_service_entry) == sizeof(struct l5_handler_entry), "both are the same memory");
+
 static int options_ok(const struct l5_service_options *options)
 {
     return options->handler && options->workers >= 1 && options->workers <= WORKERS_MAX &&
-           options->mode <= L5_ADAPTIVE && options->spin_ns <= 1000000000u && options->stored_bytes_max;
+           options->mode <= L5_ADAPTIVE && options->spin_ns <= 1000000000u && options->request_bytes_max &&
+           options->stored_bytes_max;
 }
 
 int l5_service_new(const struct l5_service_options *options, struct l5_service **made)
@@ -127,7 +131,7 @@ static int peer_ok(const struct l5_service_peer *peer)
 {
     const struct l5_channel *channel = (const struct l5_channel *)(uintptr_t)peer->channel;
 
-    return channel && peer->in_flight_max && peer->send_segment_bytes &&
+    return channel && peer->in_flight_max && peer->send_segment_bytes >= L5_SEGMENT_MIN &&
            peer->send_segment_bytes <= channel->tx_limit && peer->send_credit_bytes >= peer->send_segment_bytes &&
            peer->receive_credit_bytes && peer->receive_message_bytes;
 }
@@ -194,6 +198,12 @@ int l5_service_done_fd(struct l5_service *service)
 int l5_service_ended_fd(struct l5_service *service)
 {
     return service->ended_fd;
+}
+
+/* End a connection from this side: its worker finds end-of-file, finishes and lets go. */
+void l5_service_hang_up(int bell)
+{
+    shutdown(bell, SHUT_RDWR);
 }
 
 static void copy_done(struct l5_service_done *done, const struct l5_connection *connection)

@@ -57,12 +57,13 @@ enum {
     LINGER_NS = 1000000000,
     LINGER_CHECK_MS = 10,
     WORKERS_MAX = 256,
+    L5_SEGMENT_MIN = 256, /* the least that two ends may agree on */
 };
 
 enum l5_mode { L5_POLL = 0, L5_EVENT = 1, L5_ADAPTIVE = 2 };
 
 /* Why a request is not handled but answered by an error of our own. */
-enum l5_verdict { L5_SOUND = 0, L5_CANCELLED, L5_OVERLOADED, L5_EXPIRED, L5_VERDICTS };
+enum l5_verdict { L5_SOUND = 0, L5_CANCELLED, L5_OVERLOADED, L5_TOO_LARGE, L5_EXPIRED, L5_VERDICTS };
 
 /* A request that is not complete, or waits for its turn. */
 struct l5_inbound {

@@ -68,6 +68,10 @@ static void append(struct l5_connection *connection, struct l5_inbound *inbound,
 {
     if (inbound->verdict || !frame->size)
         return;
+    if (inbound->size + frame->size > connection->worker->service->options.request_bytes_max) {
+        l5_inbound_refuse(connection, inbound, L5_TOO_LARGE);
+        return;
+    }
     if (inbound_grow(connection, inbound, frame->size)) {
         l5_inbound_refuse(connection, inbound, L5_OVERLOADED);
         return;

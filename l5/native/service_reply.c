@@ -6,7 +6,7 @@
 
 #include "service.h"
 
-enum { FIRST_BYTES = 1 << 14, TYPE_MAX = 255, TEXT_MAX = 4096 };
+enum { FIRST_BYTES = 1 << 14, TYPE_MAX = 100, TEXT_MAX = 4096 };
 
 static const struct {
     const char *type, *message;
@@ -14,6 +14,7 @@ static const struct {
     [L5_CANCELLED] = {"Cancelled", "the request was cancelled before it was answered"},
     [L5_OVERLOADED] = {"Overloaded", "the service holds as many long requests and unsent answers as it may; "
                                      "try again later"},
+    [L5_TOO_LARGE] = {"MessageTooLarge", "the request is larger than this service takes"},
     [L5_EXPIRED] = {"DeadlineExceeded", "the request's deadline passed before the service could begin it"},
 };
 
@@ -32,7 +33,7 @@ void l5_store_give(struct l5_service *service, size_t bytes)
     l5_add(&service->stored_bytes, (uint64_t)0 - bytes);
 }
 
-/* ---- error payloads: u16 length, type, message ---------------------------------------------- */
+/* ---- error payloads: u16 length, type, message (a segment has at least 256 bytes) ------------- */
 
 static uint32_t pack(const char *type, const char *message, uint8_t *payload, uint32_t room)
 {
@@ -228,6 +229,10 @@ void l5_answering_run(struct l5_answering *answering, struct l5_service *service
     struct l5_reply *reply = &answering->reply;
     int rc;
 
+    if (request->size > service->options.request_bytes_max) {
+        fail(reply, verdicts[L5_TOO_LARGE].type, verdicts[L5_TOO_LARGE].message);
+        return;
+    }
     if (request->deadline_ns && l5_now_ns() >= request->deadline_ns) {
         fail(reply, verdicts[L5_EXPIRED].type, verdicts[L5_EXPIRED].message);
         return;
@@ -245,7 +250,7 @@ void l5_answering_run(struct l5_answering *answering, struct l5_service *service
 int l5_outbound_push(struct l5_outbound *out, struct l5_connection *connection)
 {
     const struct l5_service_peer *peer = &connection->peer;
-    uint8_t payload[512];
+    uint8_t payload[L5_SEGMENT_MIN];
     int rc;
 
     if (out->verdict) {

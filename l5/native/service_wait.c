@@ -161,8 +161,8 @@ static void sleep_for_bells(struct l5_worker *worker)
 /* An empty scan of the adaptive mode: pause, yield, or sleep. */
 static void wait_adaptive(struct l5_worker *worker)
 {
-    const struct l5_service_options *options = &worker->service->options;
-    uint64_t now;
+    uint64_t spin_ns = worker->service->options.spin_ns;
+    uint64_t now, idle;
 
     worker->empty_scans++;
     if (worker->empty_scans % SHARE_AFTER) {
@@ -172,10 +172,11 @@ static void wait_adaptive(struct l5_worker *worker)
     now = l5_ticks();
     if (!worker->idle_since)
         worker->idle_since = now;
-    if (worker->yields >= 2 || (now - worker->idle_since) >= options->spin_ns * worker->ticks_per_us / 1000) {
-        l5_bump(&worker->spun_ns, (now - worker->idle_since) * 1000 / worker->ticks_per_us);
+    idle = now - worker->idle_since;
+    if (worker->yields >= 2 || (spin_ns && idle >= spin_ns * worker->ticks_per_us / 1000)) {
+        l5_bump(&worker->spun_ns, idle * 1000 / worker->ticks_per_us);
         sleep_for_bells(worker);
-    } else if (shares_cpu(worker)) {
+    } else if (!spin_ns || shares_cpu(worker)) {
         worker->yields++;
         worker->empty_scans = SHARE_AFTER - 1; /* look once, then decide again */
         sched_yield();
