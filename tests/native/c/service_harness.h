@@ -192,6 +192,7 @@ static struct l5_service *service_make(l5_handler handler, void *state, uint32_t
                                          .mode = mode,
                                          .spin_ns = 50000,
                                          .heartbeat_ns = 10000000,
+                                         .request_bytes_max = LONGEST,
                                          .stored_bytes_max = stored_bytes_max};
     struct l5_service *service = NULL;
 

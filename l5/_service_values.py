@@ -1,0 +1,97 @@
+"""What native services take and give: errors, statistics, and addresses of C functions."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+import attrs
+
+from . import native
+from ._errors import L5Error
+
+CAPSULE_NAME = b"l5.handler"
+
+
+class HandlerError(L5Error):
+    """A native handler answered with an error: its type's name and its message."""
+
+    def __init__(self, type: str, message: str) -> None:
+        super().__init__(f"{type}: {message}" if message else type)
+        self.type = type
+        self.message = message
+
+
+@attrs.frozen
+class ServiceStatistics:
+    """Counters of a native service since it was started."""
+
+    requests: int
+    """Answered by the workers, errors included."""
+    errors: int
+    connections: int
+    """Held by the workers now."""
+    connections_total: int
+    faults: int
+    """Connections that ended because the client broke the protocol."""
+    stored_bytes: int
+    """Long requests and unsent answers that are held now."""
+    busy_share: float
+    """Useful time over wall time of the last heartbeats, from 0 to 1, mean over the workers."""
+    spun_s: float
+    slept_s: float
+    sleeps: int
+    bells_rung: int
+    """How often a client had to be woken (of connections that have ended)."""
+    bells_heard: int
+
+
+class Limits(Protocol):
+    """What one side takes from the other (see `l5._hello.Limits`)."""
+
+    @property
+    def max_message_bytes(self) -> int: ...
+    @property
+    def segment_bytes(self) -> int: ...
+    @property
+    def credit_bytes(self) -> int: ...
+    @property
+    def in_flight_max(self) -> int: ...
+
+
+def check_number(name: str, value: int, low: int, high: int) -> None:
+    """Raise `ValueError` for an argument out of range."""
+    if not low <= value <= high:
+        raise ValueError(f"{name}={value!r}: expected a whole number from {low} to {high}")
+
+
+def check(rc: int) -> None:
+    """Raise `OSError` for a negative errno."""
+    if rc < 0:
+        raise OSError(-rc, f"native service: {os.strerror(-rc)}")
+
+
+def address_of(value: Any, name: str) -> int:
+    """Return an address given as an integer or as a cffi pointer."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64:
+        return value
+    if isinstance(value, native.ffi.CData):
+        return int(native.ffi.cast("uintptr_t", value))
+    raise TypeError(f"{name}: expected an address (an integer or a cffi pointer), not {value!r}")
+
+
+def handler_address(handler: Any) -> tuple[int, int | None]:
+    """Return the address of a handler function and, from a capsule, that of its state."""
+    if type(handler).__name__ != "PyCapsule":
+        address = address_of(handler, "handler")
+        if not address:
+            raise ValueError("handler: the address of a C function is needed, not NULL")
+        return address, None
+    import ctypes
+
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    entry = native.ffi.cast("struct l5_service_entry *", pointer(handler, CAPSULE_NAME))
+    if entry.struct_bytes < native.ffi.sizeof("struct l5_service_entry") or not entry.handler:
+        raise ValueError("handler: the capsule does not hold a struct l5_handler_entry")
+    return entry.handler, entry.state
