@@ -1,5 +1,6 @@
 """`l5._loop`: descriptors that stay registered, on each event loop."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -8,7 +9,9 @@ from collections.abc import Iterator
 import anyio
 import anyio.lowlevel
 import pytest
+import trio
 
+from l5 import _loop
 from l5._loop import Descriptor, checkpoint, current_loop_token
 
 pytestmark = pytest.mark.anyio
@@ -183,6 +186,51 @@ async def test_checkpoint_lets_others_run_and_is_cancelled() -> None:
         await checkpoint()
         ran.append(2)
     assert ran == [1, 2]
+
+
+def test_both_loops_in_one_thread() -> None:
+    # trio as a guest of asyncio: each task has its own loop's token and kind of descriptor.
+    reader, writer = os.pipe()
+    tokens: dict[str, object] = {}
+
+    async def guest() -> None:
+        for _ in range(5):
+            await checkpoint()
+        tokens["trio"] = current_loop_token()
+        descriptor = Descriptor(reader)
+        os.write(writer, b"x")
+        await descriptor.wait_readable()
+        descriptor.close()
+
+    async def host() -> None:
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        trio.lowlevel.start_guest_run(
+            guest,
+            run_sync_soon_threadsafe=loop.call_soon_threadsafe,
+            done_callback=done.set_result,
+            host_uses_signal_set_wakeup_fd=True,
+        )
+        while not done.done():
+            assert current_loop_token() is loop
+            await checkpoint()
+        done.result().unwrap()
+        tokens["asyncio"] = current_loop_token()
+
+    asyncio.run(host())
+    assert len(set(tokens.values())) == 2
+    os.close(reader)
+    os.close(writer)
+
+
+def test_trio_is_found_without_sniffio(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.delitem(sys.modules, "sniffio")
+        monkeypatch.setattr(_loop, "_trio_says", None)
+        assert current_loop_token() is trio.lowlevel.current_trio_token()
+        await checkpoint()
+
+    trio.run(main)
 
 
 def test_the_token_needs_a_loop() -> None:
