@@ -5,6 +5,6 @@ from catfish_app._native import ffi, lib
 if lib.rt_python_install() != 0:
     raise ImportError("catfish_app._native could not set up its types; the error is printed above")
 
-from catfish_app._rtree_fast import Tree, TreeFull  # noqa: E402 (made by the call above)
+from catfish_app._rtree_fast import Tree, TreeFull  # exists since the call above
 
 __all__ = ["Tree", "TreeFull", "ffi", "lib"]

@@ -1,0 +1,296 @@
+"""The R-tree in process, on the workload of the Catfish paper, against its peers.
+
+Goals: R1 packed tree and R3 dynamic tree in a C loop, against Boost's; R4 one Python call a search,
+R5 one call for all, against boostree; R6 insertion from Python, against libspatialindex (`rtree`).
+shapely and `rtree` are measured beside, without a goal.
+
+Ours and the peer take turns on the same operations in the same minute; `ratio` is ours over the
+peer's, pair by pair. Hits are compared: a peer that finds another number ends the run.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from benchmarks.rtree_peers import programs, workload
+from benchmarks.rtree_peers.workload import SCALES
+from catfish_app._rtree import RTree
+
+Row = dict[str, Any]
+Timed = Callable[[], tuple[float, int]]
+"""Does it once; returns operations per second and the number of hits."""
+
+
+class Size:
+    """How much of everything."""
+
+    def __init__(self, quick: bool) -> None:
+        self.entries = 200_000 if quick else 2_000_000
+        self.rounds = 3 if quick else 5
+        self.c_searches = {"1e-05": 100_000, "0.01": 50_000, "pl": 100_000}
+        self.c_inserts = 10_000 if quick else 20_000
+        self.python_searches = {"1e-05": 20_000, "0.01": 5_000, "pl": 20_000}
+        self.python_inserts = 1_000 if quick else 4_000
+
+
+def run(quick: bool) -> Iterator[Row]:
+    """Measure all cases; yield one row a case and peer as it is done."""
+    size = Size(quick)
+    for cases in (c_loop_cases, python_search_cases, python_insert_cases):
+        try:
+            yield from cases(size)
+        except programs.Unavailable as reason:
+            print(f"rtree: {cases.__name__} left out: {reason}", file=sys.stderr)
+        except ImportError as error:
+            print(
+                f"rtree: {cases.__name__} left out: {error.name} is not installed", file=sys.stderr
+            )
+
+
+def compare(
+    case: str, goal: str | None, metric: str, peer: str, pair: tuple[Timed, Timed], rounds: int
+) -> Row:
+    """Let ours and the peer take turns; who begins changes, too."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    for i in range(rounds + 1):
+        results: dict[int, tuple[float, int]] = {}
+        for which in (0, 1) if i % 2 else (1, 0):
+            results[which] = pair[which]()
+        if results[0][1] != results[1][1]:
+            raise RuntimeError(f"{case}: {results[0][1]} hits, {peer} has {results[1][1]}")
+        if i > 0:  # the first round warms up
+            ours.append(results[0][0])
+            theirs.append(results[1][0])
+    return {
+        "case": case,
+        "goal": goal,
+        "metric": metric,
+        "unit": "1/s",
+        "ours": spread(ours),
+        "peer": peer,
+        "peer_value": spread(theirs),
+        "ratio": spread([a / b for a, b in zip(ours, theirs, strict=True)]),
+        "n": rounds,
+    }
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    return {
+        "min": round(min(values), 3),
+        "median": round(statistics.median(values), 3),
+        "max": round(max(values), 3),
+    }
+
+
+# ---- C loops: R1, R3 ----
+
+
+def c_loop_cases(size: Size) -> Iterator[Row]:
+    ours, boost = programs.build_ours(), programs.build_boost()
+    folder = programs.BUILD / f"data-{size.entries}"
+    workload.write(folder, size.entries, 200_000)
+    with (
+        programs.Loop(ours, folder, "packed") as a,
+        programs.Loop(boost, folder, "packed") as b,
+    ):
+        yield from c_packed(size, a, b)
+    with (
+        programs.Loop(ours, folder, "inserted") as a,
+        programs.Loop(boost, folder, "inserted") as b,
+    ):
+        yield from c_dynamic(size, a, b)
+
+
+def c_packed(size: Size, ours: programs.Loop, boost: programs.Loop) -> Iterator[Row]:
+    peer = "boost rstar<16> packed"
+    yield build_row("c-packed-build", "R1", peer, ours, boost, size.entries)
+    for what, case in (("search", "c-packed-search"), ("many", "c-packed-search-many")):
+        for scale in SCALES:
+            count = size.c_searches[scale]
+            pair = c_pair(ours, what, boost, "search", scale, count)
+            goal = "R1" if what == "search" else None
+            yield compare(f"{case}/{scale}", goal, "searches", peer, pair, size.rounds)
+
+
+def c_dynamic(size: Size, ours: programs.Loop, boost: programs.Loop) -> Iterator[Row]:
+    peer = "boost rstar<16> inserted"
+    yield build_row("c-dynamic-build", "R3", peer, ours, boost, size.entries)
+    for what, metric in (("search", "searches"), ("insert", "insertions"), ("mix", "operations")):
+        for scale in SCALES:
+            count = size.c_inserts if what != "search" else size.c_searches[scale]
+            pair = c_pair(ours, what, boost, what, scale, count)
+            yield compare(f"c-dynamic-{what}/{scale}", "R3", metric, peer, pair, size.rounds)
+
+
+def c_pair(
+    ours: programs.Loop, what: str, peer: programs.Loop, peer_what: str, scale: str, count: int
+) -> tuple[Timed, Timed]:
+    return (lambda: ours.run(what, scale, count), lambda: peer.run(peer_what, scale, count))
+
+
+def build_row(
+    case: str, goal: str, peer: str, ours: programs.Loop, theirs: programs.Loop, entries: int
+) -> Row:
+    """Rectangles per second while the tree was built, which happened once."""
+    a, b = entries / ours.build_seconds, entries / theirs.build_seconds
+    return {
+        "case": case,
+        "goal": goal,
+        "metric": "rectangles",
+        "unit": "1/s",
+        "ours": spread([a]),
+        "peer": peer,
+        "peer_value": spread([b]),
+        "ratio": spread([a / b]),
+        "n": 1,
+    }
+
+
+# ---- Python: R4, R5, R6 ----
+
+
+def timed(count: int, call: Callable[[], int]) -> Timed:
+    def run_once() -> tuple[float, int]:
+        start = time.perf_counter()
+        hits = call()
+        return count / (time.perf_counter() - start), hits
+
+    return run_once
+
+
+def sum_over(count_hits: Callable[[Any], int], queries: Iterable[Any]) -> Callable[[], int]:
+    def call() -> int:
+        hits = 0
+        for query in queries:
+            hits += count_hits(query)
+        return hits
+
+    return call
+
+
+class Ours:
+    name = "ours"
+
+    def __init__(self, rects: np.ndarray) -> None:
+        self.tree = RTree.bulk(rects)
+
+    def each(self, queries: np.ndarray) -> Callable[[], int]:
+        search = self.tree.search
+        return sum_over(lambda q: len(search(*q)), queries.tolist())
+
+    def all(self, queries: np.ndarray) -> Callable[[], int]:
+        return lambda: len(self.tree.search_many(queries)[1])
+
+
+class Boostree:
+    name = "boostree"
+
+    def __init__(self, rects: np.ndarray) -> None:
+        import boostree
+
+        self.tree = boostree.RTree.from_boxes(
+            np.ascontiguousarray(rects[:, :2]), np.ascontiguousarray(rects[:, 2:])
+        )
+
+    def each(self, queries: np.ndarray) -> Callable[[], int]:
+        intersect = self.tree.intersect
+        pairs = [(q[None, :2].copy(), q[None, 2:].copy()) for q in queries]
+        return sum_over(lambda pair: len(intersect(*pair)[0]), pairs)
+
+    def all(self, queries: np.ndarray) -> Callable[[], int]:
+        low, high = np.ascontiguousarray(queries[:, :2]), np.ascontiguousarray(queries[:, 2:])
+        return lambda: len(self.tree.intersect(low, high)[0])
+
+
+class Shapely:
+    name = "shapely STRtree"
+
+    def __init__(self, rects: np.ndarray) -> None:
+        import shapely
+
+        self.tree = shapely.STRtree(shapely.box(*rects.T))
+        self.box = shapely.box
+
+    def each(self, queries: np.ndarray) -> Callable[[], int]:
+        query = self.tree.query
+        return sum_over(lambda box: len(query(box)), list(self.box(*queries.T)))
+
+    def all(self, queries: np.ndarray) -> Callable[[], int]:
+        boxes = self.box(*queries.T)
+        return lambda: self.tree.query(boxes).shape[1]
+
+
+class Libspatialindex:
+    name = "rtree (libspatialindex)"
+
+    def __init__(self, rects: np.ndarray) -> None:
+        import rtree.index
+
+        low, high = np.ascontiguousarray(rects[:, :2]), np.ascontiguousarray(rects[:, 2:])
+        properties = rtree.index.Property(variant=rtree.index.RT_Star)
+        self.tree = rtree.index.Index((np.arange(len(rects)), low, high), properties=properties)
+
+    def each(self, queries: np.ndarray) -> Callable[[], int]:
+        intersection = self.tree.intersection
+        return sum_over(lambda q: len(list(intersection(q))), queries.tolist())
+
+    def all(self, queries: np.ndarray) -> Callable[[], int]:
+        low, high = np.ascontiguousarray(queries[:, :2]), np.ascontiguousarray(queries[:, 2:])
+        return lambda: int(self.tree.intersection_v(low, high)[1].sum())
+
+
+PEERS: tuple[tuple[type[Boostree | Shapely | Libspatialindex], float], ...] = (
+    (Boostree, 1),
+    (Shapely, 0.5),
+    (Libspatialindex, 0.2),
+)
+"""With the share of the queries that each gets: the slow ones need not be waited for."""
+
+
+def python_search_cases(size: Size) -> Iterator[Row]:
+    rects = workload.data(size.entries)
+    ours = Ours(rects)
+    for make, share in PEERS:
+        peer = make(rects)
+        goals = ("R4", "R5") if make is Boostree else (None, None)
+        for scale in SCALES:
+            count = int(size.python_searches[scale] * share)
+            queries = workload.queries(scale, count)
+            for kind, goal in zip(("each", "all"), goals, strict=True):
+                pair = (
+                    timed(count, getattr(ours, kind)(queries)),
+                    timed(count, getattr(peer, kind)(queries)),
+                )
+                case = f"python-search-{kind}/{scale}"
+                yield compare(case, goal, "searches", peer.name, pair, size.rounds)
+
+
+def python_insert_cases(size: Size) -> Iterator[Row]:
+    rects = workload.data(size.entries // 4)  # libspatialindex needs half a gigabyte for 2 million
+    peer = Libspatialindex(rects)
+    ours = RTree.bulk(rects, capacity=2 * size.entries)
+    for scale in SCALES:
+        rows = workload.inserts(scale, size.python_inserts).tolist()
+        pair = (
+            timed(len(rows), lambda rows=rows: insert_ours(ours, rows)),
+            timed(len(rows), lambda rows=rows: insert_theirs(peer.tree, rows)),
+        )
+        yield compare(f"python-insert/{scale}", "R6", "insertions", peer.name, pair, size.rounds)
+
+
+def insert_ours(tree: RTree, rows: list[list[float]]) -> int:
+    insert = tree.insert
+    for number, (xmin, ymin, xmax, ymax) in enumerate(rows):
+        insert(xmin, ymin, xmax, ymax, number)
+    return len(rows)
+
+
+def insert_theirs(tree: Any, rows: list[list[float]]) -> int:
+    for number, row in enumerate(rows):
+        tree.insert(number, row)
+    return len(rows)
