@@ -291,6 +291,8 @@ class Hub:
         if self.poller is not None:
             self.poller.breathe()
         self.poll_events()
+        if self._unarmed and self._driver is not None and self._driver.asleep_in is not None:
+            self.interrupt()  # what rang here is not armed any more: the sleeper arms it again
 
     # ---- ends ---------------------------------------------------------------------------------
 
