@@ -32,7 +32,7 @@ def test_listen_defaults() -> None:
     options = ListenOptions()
     assert options.allow_uids is None and options.allow is None and not options.insecure
     assert (options.connections_max, options.hellos_max, options.grace) == (1024, 64, 5.0)
-    assert options.total_reassembly_bytes == GIB
+    assert (options.total_reassembly_bytes, options.backlog) == (GIB, 128)
 
 
 @pytest.mark.parametrize(
@@ -278,6 +278,34 @@ def test_two_names_of_one_option_at_once() -> None:
 def test_bounds_that_are_no_round_number_are_told_in_bytes() -> None:
     with pytest.raises(AddressError, match="at least segment, which is 5000 bytes"):
         made(segment=5000, credit=4999)
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("ring", 64 * KIB, 256 * MIB),
+        ("max_message", KIB, GIB),
+        ("in_flight_max", 1, 65536),
+        ("spin_us", 0, 10_000),
+        ("heartbeat_ms", 0, 60_000),
+        ("connections_max", 1, 1_000_000),
+        ("hellos_max", 1, 65536),
+        ("backlog", 1, 65535),
+    ],
+)
+def test_each_range_ends_where_it_says(name: str, low: int, high: int) -> None:
+    for value in (low, high):
+        assert ListenOptions.from_mapping({name: str(value)}) != ListenOptions()
+    for value in (low - 1, high + 1):
+        with pytest.raises(AddressError, match=f"option '{name}'"):
+            ListenOptions.from_mapping({}, {name: value})
+
+
+def test_the_smallest_segments() -> None:
+    assert made(segment=4 * KIB, credit=4 * KIB, data_window=4 * KIB).segment_bytes == 4 * KIB
+    for name in ("segment", "credit", "data_window"):
+        with pytest.raises(AddressError, match=f"option '{name}'.*from 4 KiB"):
+            made(**{name: 4 * KIB - 1})
 
 
 def test_long_values_are_cut_in_messages() -> None:
