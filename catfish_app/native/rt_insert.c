@@ -8,7 +8,11 @@
  *             |          ->             |  |            must grow by the new rectangle, too: neither A' nor B alone
  *             A (full)                  A' B            tells what P's parent has to cover.
  *
- * Forced reinsertion (section 4.3 of the R*-tree paper) is left out; RT_REINSERT_NOTE tells what was measured.
+ * Forced reinsertion (section 4.3 of the R*-tree paper) was tried and left out. Measured with 7 of 25 entries, nearest first,
+ * once per insertion, at the leaves: 2,000,000 uniform rectangles took 5 % fewer node visits per search (5.64 to 5.36 at
+ * 1e-5, 13.0 to 12.3 at 0.01, 6.5 to 6.2 by power law), the 472,660 segments of the world's coasts none to speak of (5.17 to
+ * 5.24, 7.10 to 7.12, 6.20 to 6.23); and insertions ran at 0.5 to 0.85 of the rate. It would also keep `moves` odd for
+ * longer, which disturbs readers, and make it hard to know beforehand how many nodes an insertion needs.
  */
 #include "rt_kernel.h"
 

@@ -1,4 +1,4 @@
-"""The C core by itself, under sanitizers: `c/tree_main.c` built and run."""
+"""The C core by itself, plain and under sanitizers: the program in `c/`, built and run."""
 
 import shutil
 import subprocess
@@ -46,7 +46,7 @@ class Programs:
 def build(variant: str, program: Path) -> None:
     compiler = shutil.which("gcc") or shutil.which("clang")
     assert compiler, "no C compiler: install gcc or clang"
-    sources = [*core_sources(), HERE / "c" / "avx512_emulated.c", HERE / "c" / "tree_main.c"]
+    sources = [*core_sources(), *sorted((HERE / "c").glob("*.c"))]
     command = [compiler, *FLAGS, *VARIANTS[variant], f"-I{NATIVE}", *map(str, sources)]
     done = subprocess.run(
         [*command, "-o", str(program), "-lm", "-pthread"], capture_output=True, text=True
