@@ -115,7 +115,6 @@ class Server:
         self._native = handler if isinstance(handler, NativeService) else None
         self._handler: Any = self._native.call if self._native else handler
         self._context = per == "request" and not self._native and takes_context(handler)
-        self._is_async = inspect.iscoroutinefunction(handler)
         self._budget = Budget(self._options.total_reassembly_bytes)
         self._sessions: set[Session] = set()
         self._ready: deque[Request] = deque()
@@ -208,7 +207,7 @@ class Server:
             connections=self._acceptor.connections,
             connections_total=self._counts["total"],
             rejected=self._acceptor.rejected,
-            requests=self._counts["requests"],
+            requests=self._counts["requests"] + sum(map(_answered, self._sessions)),
             failed=self._counts["failed"],
             cancelled=self._counts["cancelled"],
             running=sum(worker.session is not None for worker in self._workers),
@@ -252,6 +251,7 @@ class Server:
             await ended.wait()
         finally:
             self._sessions.discard(session)
+            self._counts["requests"] += _answered(session)
             session.close()
 
     # ---- what sessions report --------------------------------------------------------------------
@@ -364,34 +364,35 @@ class Server:
     async def _lead(self, worker: _Worker) -> None:
         hub = self._hub
         assert hub is not None
-        ring: Any = None
-        id, reply = 0, b""
+        handler = None if self._context else self._handler
         while self._leader is worker:
             if self._ready:
                 await self._handle(worker, *self._ready.popleft())
                 continue
-            poller = hub.poller
-            try:
-                found = None if poller is None else poller.serve(ring, id, reply, self)
-            except Exception as error:
-                self._not_answered(ring.session, id, error)
-                ring = None
-                continue
+            found = None if hub.poller is None else hub.poller.serve(self, handler)
             if type(found) is tuple:
-                if ring is not None:
-                    self._counts["requests"] += 1
-                ring, id, payload = found
-                reply = await self._call(worker, ring.session, id, payload, None)
-                if reply is None:
-                    ring = None
-                continue
-            answered, ring = ring, None
-            if found is False:
-                await self._reply(worker, answered.session, id, reply)
-                continue
-            if answered is not None:
-                self._counts["requests"] += 1
-            await self._look_around(worker, hub, found)
+                await self._go_on(worker, *found)
+            else:
+                await self._look_around(worker, hub, found)
+
+    async def _go_on(
+        self, worker: _Worker, what: str, ring: Any, id: int, first: Any, second: Any
+    ) -> None:
+        """Take a request over from `Poller.serve`, which got as far as `what` says."""
+        session: Session | None = ring.session
+        if session is None:  # closed meanwhile
+            if what == "suspended":
+                first.close()
+        elif what == "request":
+            await self._handle(worker, session, id, first, None)
+        elif what == "suspended":
+            await self._finish(worker, session, id, first, second, None)
+        elif what == "returned":
+            await self._reply_if_valid(worker, session, id, first)
+        elif what == "raised":
+            self._failed(session, id, first)
+        else:
+            self._not_answered(session, id, first)
 
     async def _look_around(self, worker: _Worker, hub: Hub, found: Any) -> None:
         """Handle what `Poller.serve` gave when it was no request."""
@@ -413,8 +414,8 @@ class Server:
 
     async def _call(
         self, worker: _Worker, session: Session, id: int, payload: bytes, deadline_us: int | None
-    ) -> Any:
-        """Run the handler; return its reply, or None when the request has been answered."""
+    ) -> None:
+        """Run the handler and answer."""
         try:
             if self._context:
                 deadline = None if deadline_us is None else deadline_us / 1e6
@@ -422,19 +423,36 @@ class Server:
                 result = self._handler(payload, context)
             else:
                 result = self._handler(payload)
-            if not self._is_async and not hasattr(result, "__await__"):
-                return _checked(result)
-            steps = result if self._is_async else _awaited(result)
+            if not hasattr(result, "__await__"):
+                await self._reply_if_valid(worker, session, id, result)
+                return
+            steps = result if inspect.iscoroutine(result) else _awaited(result)
             try:
                 yielded = steps.send(None)
             except StopIteration as stop:
-                return _checked(stop.value)
-            with self._suspended(worker, session, id, deadline_us):
-                reply = _checked(await resume(steps, yielded))
-                await self._reply(worker, session, id, reply)
+                await self._reply_if_valid(worker, session, id, stop.value)
+                return
         except Exception as error:
             self._failed(session, id, error)
-        return None
+            return
+        await self._finish(worker, session, id, steps, yielded, deadline_us)
+
+    async def _finish(
+        self,
+        worker: _Worker,
+        session: Session,
+        id: int,
+        steps: Any,
+        yielded: Any,
+        deadline_us: int | None,
+    ) -> None:
+        """Go on with a handler that has suspended, and answer."""
+        try:
+            with self._suspended(worker, session, id, deadline_us):
+                reply = await resume(steps, yielded)
+                await self._reply_if_valid(worker, session, id, reply)
+        except Exception as error:
+            self._failed(session, id, error)
 
     @contextmanager
     def _suspended(
@@ -464,15 +482,38 @@ class Server:
         self, worker: _Worker, session: Session, id: int, payload: bytes, deadline_us: int | None
     ) -> None:
         """Run one request that came through the generic path."""
-        reply = await self._call(worker, session, id, payload, deadline_us)
-        if reply is not None:
-            await self._reply(worker, session, id, reply)
+        await self._call(worker, session, id, payload, deadline_us)
         hub = self._hub
         assert hub is not None
         self._streak += 1
         if self._streak >= STREAK_MAX or (hub.poller is not None and hub.poller.due):
             self._streak = 0
             await hub.breathe()
+
+    async def _reply_if_valid(
+        self, worker: _Worker, session: Session, id: int, reply: Any
+    ) -> None:
+        if reply is None:
+            problem = "the request handler returned None; it must return bytes or another buffer"
+            self._failed(session, id, TypeError(problem))
+        elif hasattr(reply, "__await__"):
+            await self._finish_awaitable(worker, session, id, reply)
+        else:
+            await self._reply(worker, session, id, reply)
+
+    async def _finish_awaitable(
+        self, worker: _Worker, session: Session, id: int, awaitable: Any
+    ) -> None:
+        """(From the hot path) the handler returned something to be awaited that is no coroutine."""
+        steps = _awaited(awaitable)
+        try:
+            yielded = steps.send(None)
+        except StopIteration as stop:
+            await self._reply(worker, session, id, stop.value)
+        except Exception as error:
+            self._failed(session, id, error)
+        else:
+            await self._finish(worker, session, id, steps, yielded, None)
 
     async def _reply(self, worker: _Worker, session: Session, id: int, reply: Any) -> None:
         """Answer; a slow reader does not hold up the others."""
@@ -523,10 +564,9 @@ class Server:
             session.reply_error(id, type(error).__name__, str(error))
 
 
-def _checked(reply: Any) -> Any:
-    if reply is None:
-        raise TypeError("the request handler returned None; it must return bytes or another buffer")
-    return reply
+def _answered(session: Session) -> int:
+    """Return how many requests of a session were answered on the hot path."""
+    return session.ring.answered if session.ring is not None else 0
 
 
 async def _awaited(awaitable: Awaitable[Any]) -> Any:

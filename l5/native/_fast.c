@@ -13,8 +13,9 @@
  * (5 ms).  Here the GIL is kept for sends, polls and the first GIL_HOLD_NS of a spin, and released
  * for longer waits.
  *
- * Calls into C per message: a client's request is one (write, wake if armed, spin, copy out); on
- * the server, answering and finding the next request is one (`Poller.serve`).
+ * Calls into C per message: a client's request is one (write, wake if armed, spin, copy out).  On
+ * the server `Poller.serve` scans, calls the handler, answers and scans on: one call into C for as
+ * many requests as the event loop may wait for.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -55,6 +56,7 @@ typedef struct {
     uint64_t spin_ns;      /* budget of this connection's own waits */
     int credit_owed;       /* a CREDIT found no room: the generic path sends it */
     uint64_t frames_sent, frames_received, bytes_sent, bytes_received, calls;
+    uint64_t answered;     /* requests answered by Poller.serve */
 } Ring;
 
 struct Poller {
@@ -777,6 +779,7 @@ static PyMemberDef ring_members[] = {
     {"frames_received", T_ULONGLONG, offsetof(Ring, frames_received), READONLY, ""},
     {"bytes_sent", T_ULONGLONG, offsetof(Ring, bytes_sent), READONLY, ""},
     {"bytes_received", T_ULONGLONG, offsetof(Ring, bytes_received), READONLY, ""},
+    {"answered", T_ULONGLONG, offsetof(Ring, answered), READONLY, "requests answered on the hot path"},
     {"calls", T_ULONGLONG, offsetof(Ring, calls), READONLY, "calls into C"},
     {"session", T_OBJECT, offsetof(Ring, session), READONLY, "whose frames these are"},
     {NULL, 0, 0, 0, NULL},
@@ -896,22 +899,13 @@ static PyObject *poller_remove(Poller *self, PyObject *ring)
     Py_RETURN_NONE;
 }
 
-/* Send the answer of the previous request; 1 sent, 0 not (the generic path must), -1 error. */
-static int answer(PyObject *const *args)
+/* Send the answer to a request; 1 sent, 0 not (the generic path must), -1 error. */
+static int answer(Ring *ring, uint64_t id, PyObject *reply)
 {
-    Ring *ring = (Ring *)args[0];
     Py_buffer view;
-    uint64_t id;
     int rc;
 
-    if (!Py_IS_TYPE(args[0], &RingType)) {
-        PyErr_SetString(PyExc_TypeError, "serve(ring or None, id, reply, server)");
-        return -1;
-    }
-    if (!ring_ready(ring))
-        return -1;
-    id = PyLong_AsUnsignedLongLong(args[1]);
-    if (PyErr_Occurred() || get_payload(args[2], &view) < 0)
+    if (!ring_ready(ring) || get_payload(reply, &view) < 0)
         return -1;
     rc = send_frame(ring, L5_RESPONSE, 0, id, &view);
     PyBuffer_Release(&view);
@@ -923,70 +917,136 @@ static int answer(PyObject *const *args)
     }
     if (ring->handling)
         ring->handling--;
+    ring->answered++;
     return 1;
 }
 
-/* Look at every ring once, the next one first: at most one message of a ring per scan is fair. */
-static PyObject *scan(Poller *self, PyObject *server)
+/* What `serve` gives Python when it cannot go on alone; steals `first` and `second`. */
+static PyObject *hand_up(const char *what, Ring *ring, uint64_t id, PyObject *first, PyObject *second)
+{
+    return Py_BuildValue("(sOKNN)", what, ring, (unsigned long long)id, first,
+                         second ? second : Py_NewRef(Py_None));
+}
+
+/* Take the exception that is set as an object. */
+static PyObject *caught(void)
+{
+#if PY_VERSION_HEX >= 0x030c0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *traceback;
+
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback)
+        PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+#endif
+}
+
+/* Run the handler as far as it goes without suspending, and answer.  NULL without an exception:
+ * answered.  The first step of a coroutine is taken here; one that suspends is handed up with what
+ * it yielded, and Python goes on with it in the same task. */
+static PyObject *handle(Ring *ring, uint64_t id, PyObject *payload, PyObject *handler)
+{
+    PyObject *result = PyObject_CallOneArg(handler, payload);
+    PyObject *reply = result;
+    int sent;
+
+    if (result && !PyBytes_CheckExact(result) && PyCoro_CheckExact(result)) {
+        switch (PyIter_Send(result, Py_None, &reply)) {
+        case PYGEN_NEXT:
+            return hand_up("suspended", ring, id, result, reply);
+        case PYGEN_RETURN:
+            Py_DECREF(result);
+            break;
+        case PYGEN_ERROR:
+            Py_DECREF(result);
+            reply = NULL;
+        }
+    }
+    if (!reply) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return NULL; /* cancelled, interrupted: not the handler's answer */
+        return hand_up("raised", ring, id, caught(), NULL);
+    }
+    if (!PyBytes_CheckExact(reply) && (reply == Py_None || !PyObject_CheckBuffer(reply)))
+        return hand_up("returned", ring, id, reply, NULL);
+    sent = answer(ring, id, reply);
+    if (sent < 0)
+        return Py_DECREF(reply), hand_up("unanswered", ring, id, caught(), NULL);
+    if (!sent)
+        return hand_up("returned", ring, id, reply, NULL);
+    Py_DECREF(reply);
+    return NULL;
+}
+
+/* Look at every ring once, the next one first, and handle at most one request of each: fair.
+ * NULL without an exception: nothing (more) was found; *progress tells whether anything was. */
+static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *progress)
 {
     struct l5_frame frame;
+    uint32_t count = self->count;
 
-    for (uint32_t i = 0; i < self->count; i++) {
+    for (uint32_t i = 0; i < count && i < self->count; i++) {
         uint32_t at = self->cursor + 1 < self->count ? self->cursor + 1 : 0;
         Ring *ring = self->rings[at];
-        PyObject *bytes;
+        PyObject *payload, *up;
         int rc;
 
         self->cursor = at;
         if (!l5_channel_ready(&ring->channel))
             continue;
+        *progress = 1;
         rc = l5_channel_peek(&ring->channel, &frame);
         if (rc != 1 || ring->server != server || frame.kind != L5_REQUEST || frame.flags ||
             ring->handling >= ring->handling_max)
             return Py_NewRef((PyObject *)ring); /* the generic path sorts it out */
-        bytes = take(ring, &frame);
-        if (!bytes)
+        payload = take(ring, &frame);
+        if (!payload)
             return NULL;
         ring->handling++;
         self->streak++;
-        return Py_BuildValue("(OKN)", ring, (unsigned long long)frame.id, bytes);
+        if (handler == Py_None)
+            return hand_up("request", ring, frame.id, payload, NULL);
+        Py_INCREF(ring); /* the handler may close it */
+        up = handle(ring, frame.id, payload, handler);
+        Py_DECREF(ring);
+        Py_DECREF(payload);
+        if (up || PyErr_Occurred())
+            return up;
     }
     return NULL;
 }
 
 PyDoc_STRVAR(serve_doc,
-"serve(ring, id, reply, server) -> tuple[Ring, int, bytes] | Ring | bool | None\n\n"
-"Answer the previous request (unless ring is None) and find the next one for `server`, spinning\n"
-"for it.  A tuple is a request; a ring has a frame for the generic path; False: the reply was not\n"
-"sent; True: the event loop is due; None: nothing came.");
+"serve(server, handler) -> tuple | Ring | bool | None\n\n"
+"Handle the requests of `server`'s rings, spinning for them, until something is not for C:\n"
+"a tuple (what, ring, id, first, second), where what is 'request' (no handler: payload),\n"
+"'suspended' (coroutine, yielded), 'raised' or 'unanswered' (exception), 'returned' (a reply that\n"
+"was not sent); a ring that has a frame for the generic path; True: the event loop is due; None:\n"
+"nothing came.");
 
 static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t count)
 {
-    PyObject *found;
-
-    if (count != 4)
-        return PyErr_Format(PyExc_TypeError, "serve(ring, id, reply, server)");
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "serve(server, handler)");
     if (!poller_ok(self))
         return NULL;
-    if (args[0] != Py_None) {
-        int rc = answer(args);
+    for (;;) {
+        int progress = 0;
+        PyObject *up;
 
-        if (rc < 0)
-            return NULL;
-        if (!rc)
-            Py_RETURN_FALSE;
+        if (due(self))
+            Py_RETURN_TRUE;
+        up = scan(self, args[0], args[1], &progress);
+        if (up || PyErr_Occurred())
+            return up;
+        if (!progress && (!self->count || !self->budget_ns || !spin(self, self->budget_ns)))
+            Py_RETURN_NONE;
     }
-    if (due(self))
-        Py_RETURN_TRUE;
-    found = scan(self, args[3]);
-    if (found || PyErr_Occurred())
-        return found;
-    if (!self->count || !self->budget_ns || !spin(self, self->budget_ns))
-        Py_RETURN_NONE;
-    found = scan(self, args[3]);
-    if (found || PyErr_Occurred())
-        return found;
-    Py_RETURN_NONE;
 }
 
 /* The rings that have something, at most `limit`; spins first when asked and none has. */
