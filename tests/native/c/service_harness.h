@@ -52,7 +52,7 @@ static void mirror(struct l5_channel *client, const struct l5_channel *server)
     client->peer_armed = &control->armed[L5_SERVER].word;
 }
 
-static void client_open(struct client *client, uint64_t ring_bytes, uint32_t segment)
+__attribute__((unused)) static void client_open(struct client *client, uint64_t ring_bytes, uint32_t segment)
 {
     int fd = l5_segment_create(ring_bytes);
 
@@ -85,13 +85,13 @@ static struct l5_service_peer usual_peer(void)
     return peer;
 }
 
-static void client_connect(struct l5_service *service, struct client *client)
+__attribute__((unused)) static void client_connect(struct l5_service *service, struct client *client)
 {
     client_open(client, RING, SEGMENT);
     CHECK(!client_attach_as(service, client, usual_peer()));
 }
 
-static void client_hang_up(struct client *client)
+__attribute__((unused)) static void client_hang_up(struct client *client)
 {
     if (client->bells[0] >= 0)
         close(client->bells[0]);
@@ -99,7 +99,7 @@ static void client_hang_up(struct client *client)
 }
 
 /* Only after the service has let go. */
-static void client_free(struct client *client)
+__attribute__((unused)) static void client_free(struct client *client)
 {
     client_hang_up(client);
     close(client->bells[1]);
@@ -107,7 +107,7 @@ static void client_free(struct client *client)
 }
 
 /* Sleep until the service rings, or has hung up. */
-static void client_sleep(struct client *client, int bits)
+__attribute__((unused)) static void client_sleep(struct client *client, int bits)
 {
     struct pollfd bell = {.fd = client->bells[0], .events = POLLIN};
     char bytes[64];
@@ -119,7 +119,7 @@ static void client_sleep(struct client *client, int bits)
     l5_channel_disarm(&client->channel);
 }
 
-static void client_send(struct client *client, int kind, int flags, uint64_t id, const void *data, uint32_t size)
+__attribute__((unused)) static void client_send(struct client *client, int kind, int flags, uint64_t id, const void *data, uint32_t size)
 {
     int rc;
 
@@ -129,7 +129,7 @@ static void client_send(struct client *client, int kind, int flags, uint64_t id,
 }
 
 /* Wait for the next frame; it stays in the ring until l5_channel_consume. */
-static void client_peek(struct client *client, struct l5_frame *frame)
+__attribute__((unused)) static void client_peek(struct client *client, struct l5_frame *frame)
 {
     int rc;
 
@@ -138,7 +138,7 @@ static void client_peek(struct client *client, struct l5_frame *frame)
     CHECK(rc == 1);
 }
 
-static void expect(struct client *client, int kind, int flags, uint64_t id, const void *data, uint32_t size)
+__attribute__((unused)) static void expect(struct client *client, int kind, int flags, uint64_t id, const void *data, uint32_t size)
 {
     struct l5_frame frame;
 
@@ -152,7 +152,7 @@ static void expect(struct client *client, int kind, int flags, uint64_t id, cons
 }
 
 /* Expect an ERROR of this type. */
-static void expect_error(struct client *client, uint64_t id, const char *type)
+__attribute__((unused)) static void expect_error(struct client *client, uint64_t id, const char *type)
 {
     struct l5_frame frame;
     size_t length = strlen(type);
@@ -168,7 +168,7 @@ static void expect_error(struct client *client, uint64_t id, const char *type)
 }
 
 /* Wait until the service has let one connection go; returns its fault or NULL. */
-static const char *await_done(struct l5_service *service, uint64_t *number)
+__attribute__((unused)) static const char *await_done(struct l5_service *service, uint64_t *number)
 {
     struct pollfd done = {.fd = l5_service_done_fd(service), .events = POLLIN};
     struct l5_service_done one;
@@ -202,7 +202,7 @@ static struct l5_service *service_make(l5_handler handler, void *state, uint32_t
 }
 
 /* Stop within `grace_ns`, then free. */
-static void service_end(struct l5_service *service, uint64_t grace_ns)
+__attribute__((unused)) static void service_end(struct l5_service *service, uint64_t grace_ns)
 {
     struct pollfd ended = {.fd = l5_service_ended_fd(service), .events = POLLIN};
 
