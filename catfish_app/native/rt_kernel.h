@@ -10,10 +10,17 @@
 
 #define RT_STACK (RT_MAX_HEIGHT * RT_INNER_MAX)
 
+/* Queries that search_many runs in turn, and what each may find without being searched again by itself. */
+#define RT_GROUP 8
+#define RT_LANE_IDS 128
+#define RT_REDO SIZE_MAX
+
 struct rt_kernel {
     const char *name;
     int (*search)(const struct rtree *tree, const double query[4], uint64_t *ids, size_t capacity, size_t *total);
     int (*count)(const struct rtree *tree, const double query[4], uint64_t *total);
+    void (*search_group)(const struct rtree *tree, const double *queries, unsigned n, size_t *totals,
+                         uint64_t ids[][RT_LANE_IDS]);
     unsigned (*choose)(const struct rt_node *node, struct rt_fbox box);
     uint64_t (*containing)(const struct rt_node *node, struct rt_fbox box);
 };

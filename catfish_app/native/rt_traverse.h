@@ -152,6 +152,67 @@ static int count_once(const struct rtree *tree, const double query[4], uint64_t 
     return 0;
 }
 
+/* Several searches in turn, a node each, so that the nodes of one arrive while the others are looked at. One that a writer
+ * disturbs, or that finds more than its lane holds, is left to the caller: its total is RT_REDO. */
+struct lane {
+    struct scan scan;
+    size_t total;
+    uint64_t *ids; /* RT_LANE_IDS of them */
+};
+
+static inline void lane_begin(struct lane *lane, const struct rtree *tree, const double query[4])
+{
+    lane->total = 0;
+    if (!scan_begin(&lane->scan, tree, query)) {
+        lane->total = RT_REDO;
+        lane->scan.depth = 0;
+    }
+}
+
+static inline void lane_step(struct lane *lane)
+{
+    const struct rt_node *node;
+    uint64_t version;
+    uint32_t mask;
+    int leaf = scan_step(&lane->scan, &node, &version, &mask);
+    if (leaf > 0) {
+        size_t after = mask ? emit(node, mask, lane->ids, lane->total, RT_LANE_IDS) : lane->total;
+        if (rt_seq_same(&node->version, version))
+            lane->total = after;
+        else
+            lane->scan.depth++;
+    }
+    if (leaf < 0 || lane->total > RT_LANE_IDS ||
+        (lane->scan.depth == 0 && !rt_seq_same(&lane->scan.tree->header->moves, lane->scan.moves))) {
+        lane->total = RT_REDO;
+        lane->scan.depth = 0;
+    }
+}
+
+static void search_group(const struct rtree *tree, const double *queries, unsigned n, size_t *totals,
+                         uint64_t ids[][RT_LANE_IDS])
+{
+    struct lane lanes[RT_GROUP];
+    unsigned busy[RT_GROUP], n_busy = 0;
+    for (unsigned i = 0; i < n; i++) {
+        lanes[i].ids = ids[i];
+        lane_begin(&lanes[i], tree, queries + 4 * i);
+        busy[n_busy] = i;
+        n_busy += lanes[i].scan.depth > 0;
+    }
+    while (n_busy) {
+        unsigned still = 0;
+        for (unsigned i = 0; i < n_busy; i++) {
+            lane_step(&lanes[busy[i]]);
+            busy[still] = busy[i];
+            still += lanes[busy[i]].scan.depth > 0;
+        }
+        n_busy = still;
+    }
+    for (unsigned i = 0; i < n; i++)
+        totals[i] = lanes[i].total;
+}
+
 /* The children whose boxes hold the whole of this one. */
 static uint64_t containing(const struct rt_node *node, struct rt_fbox box)
 {
@@ -164,6 +225,7 @@ const struct rt_kernel KERNEL = {
     .name = KERNEL_NAME,
     .search = search_once,
     .count = count_once,
+    .search_group = search_group,
     .choose = choose,
     .containing = containing,
 };

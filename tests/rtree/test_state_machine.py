@@ -124,6 +124,12 @@ class TreeAndList(RuleBasedStateMachine):
     def nearest(self, query: Rect, k: int) -> None:
         assert self.tree.nearest(*query, k=k) == self.model.nearest(query, k)
 
+    @rule(queries=st.lists(rects(), max_size=20))
+    def search_many(self, queries: list[Rect]) -> None:
+        offsets, ids = self.tree.search_many(np.array(queries).reshape(-1, 4))
+        found = [sorted(part.tolist()) for part in np.split(ids, offsets[1:-1])] if queries else []
+        assert found == [self.model.search(query) for query in queries]
+
     @rule()
     def search_everything(self) -> None:
         everything = [[-np.inf, -np.inf, np.inf, np.inf]]

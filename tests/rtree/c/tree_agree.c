@@ -25,6 +25,32 @@ static struct built build_with(const struct rt_kernel *kernel, const double *rec
     return b;
 }
 
+/* search_many, in groups and with too little room, against one search after another. */
+static void compare_many(struct built b, uint64_t *random, double offset, size_t n)
+{
+    enum { MANY = 200 };
+    double queries[MANY][4];
+    uint64_t offsets[MANY + 1], *ids = malloc(MANY * n * sizeof *ids), *one = malloc(n * sizeof *one);
+    size_t done, total, sum = 0;
+    for (unsigned i = 0; i < MANY; i++) {
+        random_rect(random, offset, queries[i]);
+        REQUIRE(rt_count(b.tree, queries[i], &offsets[0]) == 0, "count");
+        sum += offsets[0];
+    }
+    for (size_t room = sum; room <= sum; room -= sum / 3 + 1) { /* until it wraps */
+        int error = rt_search_many(b.tree, queries[0], MANY, offsets, ids, room, &done);
+        REQUIRE(error == (room < sum ? -ENOBUFS : 0) && (done == MANY) == (room == sum), "%d, %zu done", error, done);
+        for (size_t i = 0; i < done; i++) {
+            REQUIRE(rt_search(b.tree, queries[i], one, n, &total) == 0 && total == offsets[i + 1] - offsets[i], "totals");
+            REQUIRE(memcmp(one, ids + offsets[i], total * sizeof *one) == 0, "query %zu of %s", i, rt_kernel_name(b.tree));
+        }
+    }
+    queries[77][1] = NAN;
+    REQUIRE(rt_search_many(b.tree, queries[0], MANY, offsets, ids, sum, &done) == -EINVAL && done == 77, "%zu", done);
+    free(ids);
+    free(one);
+}
+
 static void compare_answers(struct built a, struct built b, uint64_t *random, double offset, size_t n)
 {
     uint64_t *x = malloc(n * sizeof *x), *y = malloc(n * sizeof *y), count;
@@ -55,10 +81,12 @@ int agree_main(uint64_t seed, size_t rounds)
         for (size_t i = 0; i < n; i++)
             random_rect(&seed, offset, rects + 4 * i);
         struct built first = build_with(kernels[0], rects, n, round % 3);
+        compare_many(first, &seed, offset, n);
         for (unsigned k = 1; k < n_kernels; k++) {
             struct built other = build_with(kernels[k], rects, n, round % 3);
             REQUIRE(memcmp(first.memory, other.memory, first.bytes) == 0, "the tree of %s differs", kernels[k]->name);
             compare_answers(first, other, &seed, offset, n);
+            compare_many(other, &seed, offset, n);
             rt_destroy(other.tree);
             free(other.memory);
         }

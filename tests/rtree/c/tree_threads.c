@@ -2,7 +2,7 @@
 #include "tree_test.h"
 
 enum { STABLE = 1500, MOVING = 40, COMING = 200, WRITERS = 2, READERS = 2, PER_WRITER = MOVING + COMING };
-enum { ALL = STABLE + WRITERS * PER_WRITER };
+enum { ALL = STABLE + WRITERS * PER_WRITER, ROOM = 20 * ALL };
 
 struct shared {
     struct rtree *tree;
@@ -94,15 +94,35 @@ static void check_nearest(struct job *job, unsigned i)
     REQUIRE(rt_count(job->shared->tree, rect, &count) == 0 && count >= 1, "count");
 }
 
+/* Queries in groups, some of whose lanes a writer disturbs. */
+static void check_many(struct job *job, unsigned first, uint64_t *ids)
+{
+    enum { MANY = 21 };
+    double queries[MANY][4];
+    uint64_t offsets[MANY + 1];
+    size_t done;
+    for (unsigned i = 0; i < MANY; i++)
+        memcpy(queries[i], job->shared->stable[(first + i) % STABLE], sizeof queries[i]);
+    int error = rt_search_many(job->shared->tree, queries[0], MANY, offsets, ids, ROOM, &done);
+    REQUIRE(error == 0 && done == MANY, "%d, %zu done", error, done);
+    for (unsigned i = 0; i < MANY; i++) {
+        unsigned times = 0;
+        for (uint64_t k = offsets[i]; k < offsets[i + 1]; k++)
+            times += ids[k] == (first + i) % STABLE;
+        REQUIRE(times == 1, "id %u %u times", (first + i) % STABLE, times);
+    }
+}
+
 static void *reader_run(void *argument)
 {
     struct job *job = argument;
-    uint64_t random = job->number + 500, *ids = malloc(2 * ALL * sizeof *ids);
+    uint64_t random = job->number + 500, *ids = malloc(ROOM * sizeof *ids);
     unsigned char *seen = malloc(ALL);
     do {
         unsigned i = (unsigned)(next_random(&random) % STABLE);
         check_one_found(job, i, ids);
         check_nearest(job, i);
+        check_many(job, i, ids);
         if (job->answers++ % 16 == 0)
             check_all_found(job, ids, seen);
     } while (!writers_done(job->shared));
