@@ -1,1 +1,32 @@
-"""The R-tree service: a spatial index over `l5` connections."""
+"""An R-tree that many processes search: `catfish_app` serves it over `l5` connections.
+
+    async with serve_tree(RTree.bulk(rectangles), "l5+unix:///run/tree.sock") as server: ...
+
+    async with await RTreeClient.connect("l5+unix:///run/tree.sock") as tree:
+        ids = await tree.search((5.0, 45.0, 6.0, 46.0))
+
+How the package is laid out: `native/rt_*` is the tree in C and `_rtree` its Python type;
+`_wire` is the protocol, `native/service_*` answers it in C and `_handler` in Python; `_server` and
+`_client` are the two ends; `_load` reads files; `_cli` is the command ``catfish``; `demo` is
+``python -m catfish_app.demo``.
+"""
+
+from catfish_app._client import BusyError, IdPieces, RTreeClient
+from catfish_app._handler import TreeHandler
+from catfish_app._rtree import RTree, TreeFull, TreeStats
+from catfish_app._server import NativeTree, TreeServer, serve_tree
+from catfish_app._wire import ServiceStats
+
+__all__ = [
+    "BusyError",
+    "IdPieces",
+    "NativeTree",
+    "RTree",
+    "RTreeClient",
+    "ServiceStats",
+    "TreeFull",
+    "TreeHandler",
+    "TreeServer",
+    "TreeStats",
+    "serve_tree",
+]
