@@ -15,14 +15,7 @@ users hold; `native/` is the C core, `_service` its worker threads.
 
 from . import abc
 from ._connect import connect
-from ._connection import (
-    Connection,
-    ConnectionByteStream,
-    ConnectionStatistics,
-    Lease,
-    ReplyStream,
-    Reservation,
-)
+from ._connection import Connection, ConnectionStatistics
 from ._errors import (
     AddressError,
     Attempt,
@@ -39,11 +32,13 @@ from ._errors import (
     TransportUnavailable,
 )
 from ._handler import RequestContext
+from ._in_place import Lease, Reservation
 from ._listen import Listener, listen
 from ._options import ListenOptions, Options
 from ._selector import UpgradeReport
 from ._serve import Server, ServerStatistics, serve
 from ._service import HandlerError, NativeService
+from ._streams import ConnectionByteStream, ReplyStream
 
 __all__ = [
     "AddressError",

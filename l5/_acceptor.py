@@ -14,18 +14,11 @@ import attrs
 
 from . import _address, _hello, _registry
 from ._address import Address
-from ._bootstrap import (
-    Established,
-    HelloLink,
-    Rejected,
-    ServerHandshake,
-    Tickets,
-    close_all,
-    upgrade_transports,
-)
+from ._bootstrap import Established, HelloLink, close_all, upgrade_transports
 from ._errors import AddressError, L5Error, RemoteProtocolError
 from ._hello import Attach
 from ._options import ListenOptions
+from ._welcome import Rejected, ServerHandshake, Tickets
 from .abc import BootstrapTransport, Link, LinkListener
 
 logger = logging.getLogger("l5.server")

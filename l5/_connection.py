@@ -11,18 +11,18 @@ import anyio.abc
 import attrs
 
 from . import _transmit
-from ._errors import DeadlineExceeded, LocalProtocolError, MessageTooLarge, RemoteProtocolError
+from ._errors import DeadlineExceeded, RemoteProtocolError
 from ._flow import data_cost
-from ._frames import DEADLINE, Flag, Kind
+from ._frames import DEADLINE, DEADLINE_US_MAX, Flag, Kind
+from ._in_place import Lease, Reservation
 from ._session import Session
+from ._streams import ConnectionByteStream, ReplyStream
 from ._wait import Waiter
 
 if TYPE_CHECKING:
     from ._requests import Request
     from ._selector import UpgradeReport
     from .abc import Buffer, PeerInfo
-
-DEADLINE_US_MAX = 0xFFFF_FFFF
 
 
 @attrs.frozen
@@ -349,10 +349,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         """Turn what the hot path raised into what the session says, breaking it if need be."""
         session = self._session
         if isinstance(error, RemoteProtocolError | anyio.BrokenResourceError | OSError):
-            # A peer that is gone may have sent the reason: look before breaking.
-            if not isinstance(error, RemoteProtocolError):
-                session.on_ready()
-            session.fail(error)
+            session.lose(error)
             return error
         if isinstance(error, anyio.ClosedResourceError) and session.state != "CLOSED":
             return anyio.BrokenResourceError(*session.error.args if session.error else ())
@@ -361,11 +358,13 @@ class Connection(anyio.abc.ObjectStream[bytes]):
     async def aclose(self) -> None:
         """Close: what was sent before is delivered, open requests fail; may be called twice."""
         session = self._session
-        if session.state == "OPEN" and session.channel.wants_write:
-            with anyio.move_on_after(1.0):
-                while session.state == "OPEN" and not session.channel.flush():
-                    await _transmit.wait_room(session)
-        session.close()
+        try:
+            if session.state == "OPEN" and session.channel.wants_write:
+                with anyio.move_on_after(1.0):
+                    while session.state == "OPEN" and not session.flush():
+                        await _transmit.wait_room(session)
+        finally:
+            session.close()
 
     async def __aenter__(self) -> Connection:
         return self
@@ -386,259 +385,3 @@ def _not_fast(_: Any) -> None:
 
 def _not_sent(_: Any) -> bool:
     return False
-
-
-class ReplyStream:
-    """The pieces of one answer; see `Connection.request_stream`."""
-
-    def __init__(self, connection: Connection, payload: Buffer, deadline: float | None) -> None:
-        self._connection = connection
-        self._session = connection._session
-        self._payload = payload
-        self._expires = None if deadline is None else anyio.current_time() + deadline
-        self._request: Request | None = None
-
-    async def __aenter__(self) -> ReplyStream:
-        data = _transmit.as_bytes_view(self._payload)
-        flags = 0
-        if self._expires is not None:
-            left = self._expires - anyio.current_time()
-            if left <= 0:
-                raise DeadlineExceeded
-            flags = int(Flag.DEADLINE)
-            data = memoryview(DEADLINE.pack(min(int(left * 1e6), DEADLINE_US_MAX)) + bytes(data))
-        request = await self._connection._open_request(len(data), streaming=True)
-        request.allowed_bytes = self._session.takes.credit_bytes
-        self._request = request
-        await self._connection._send_request(request, flags, data)
-        return self
-
-    def __aiter__(self) -> ReplyStream:
-        return self
-
-    async def __anext__(self) -> bytes:
-        request, session = self._request, self._session
-        if request is None:
-            raise LocalProtocolError("enter the stream first: async with conn.request_stream(...)")
-        while not request.pieces:
-            if request.done:
-                if request.error is not None:
-                    raise request.error
-                raise StopAsyncIteration
-            request.waiter = Waiter()
-            await self._park(request.waiter)
-        piece = request.pieces.popleft()
-        session.piece_taken(request, len(piece))
-        return piece
-
-    async def _park(self, waiter: Waiter) -> None:
-        if self._expires is None:
-            await self._session.hub.park(waiter)
-            return
-        with anyio.move_on_after(self._expires - anyio.current_time()):
-            await self._session.hub.park(waiter)
-            return
-        raise DeadlineExceeded
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        request, session = self._request, self._session
-        if request is not None and session.requests.abandon(request):
-            session.post(Kind.CANCEL, 0, request.id)
-
-
-class Lease:
-    """One message in place; see `Connection.lease`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._slot: Any = None
-        self._copy: bytes | None = None
-
-    @property
-    def view(self) -> memoryview:
-        """A new read-only view of the message; release it before leaving the block."""
-        if self._slot is not None:
-            return memoryview(self._slot)
-        if self._copy is None:
-            raise LocalProtocolError("this message is not leased: use async with, and stay in it")
-        return memoryview(self._copy)
-
-    @property
-    def in_place(self) -> bool:
-        """Tell whether the view is the peer's memory (else it is a private copy)."""
-        return self._slot is not None
-
-    async def __aenter__(self) -> Lease:
-        connection, session = self._connection, self._connection._session
-        if session.receiver is not None:
-            raise anyio.BusyResourceError("receiving from")
-        ring = session.ring
-        while True:
-            if not session.inbox and ring is not None and session.state == "OPEN":
-                try:
-                    self._slot = ring.lease()
-                except Exception as error:
-                    connection._explain(error)
-                if self._slot is not None:
-                    return self
-                session.on_ready()
-            if await connection._wait_message(session if ring is not None else None):
-                self._copy = await connection._receive_on()
-                return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        slot, self._slot, self._copy = self._slot, None, None
-        if slot is not None:
-            slot.close()
-
-
-class Reservation:
-    """A message being written in place; see `Connection.reserve`."""
-
-    def __init__(self, connection: Connection, size_bytes: int) -> None:
-        self._connection = connection
-        self._session = connection._session
-        self._size_bytes = size_bytes
-        self._slot: Any = None
-        self._buffer: bytearray | None = None
-
-    @property
-    def view(self) -> memoryview:
-        """A new writable view of the message; release it before sending."""
-        if self._slot is not None:
-            return memoryview(self._slot)
-        if self._buffer is None:
-            raise LocalProtocolError("this message is not reserved: use async with, and stay in it")
-        return memoryview(self._buffer)
-
-    @property
-    def in_place(self) -> bool:
-        """Tell whether the view is the ring itself (else it is a private buffer)."""
-        return self._slot is not None
-
-    async def __aenter__(self) -> Reservation:
-        session = self._session
-        session.check_open()
-        if self._size_bytes < 0:
-            raise ValueError(f"cannot reserve {self._size_bytes} bytes")
-        if self._size_bytes > session.sends.max_message_bytes:
-            raise MessageTooLarge(self._size_bytes, session.sends.max_message_bytes)
-        if session.ring is None or self._size_bytes > session.sends.segment_bytes:
-            self._buffer = bytearray(self._size_bytes)
-            return self
-        while True:
-            session.check_open()
-            session.flush_control()
-            self._slot = session.ring.reserve(self._size_bytes)
-            if self._slot is not None:
-                return self
-            await _transmit.wait_room(session)
-
-    async def send(self, size_bytes: int | None = None) -> None:
-        """Send the first `size_bytes` (default: all) as a message; `BufferError` with live views."""
-        session, window = self._session, self._session.window
-        size = self._check(size_bytes)
-        if self._slot is None:
-            await self._connection.send(self._take()[:size])
-            return
-        cost = data_cost(size, window.peer_window)
-        # Credit comes in a frame and needs no room of ours, so waiting here cannot deadlock.
-        await _transmit.wait_until(
-            session, lambda: window.data_sent + cost <= window.data_allowed
-        )
-        id = window.next_id
-        self._slot.commit(int(Kind.DATA), id, size)
-        window.next_id = id + 1
-        self._slot = None
-        self._freed()
-
-    async def request(self, size_bytes: int | None = None) -> bytes:
-        """Send the first `size_bytes` (default: all) as a request and return its answer."""
-        session = self._session
-        size = self._check(size_bytes)
-        if self._slot is None:
-            return await self._connection.request(self._take()[:size])
-        window = session.window
-        await _transmit.wait_until(session, lambda: window.in_flight < window.in_flight_max)
-        id = window.next_id
-        self._slot.commit(int(Kind.REQUEST), id, size)
-        window.next_id = id + 1
-        window.in_flight += 1
-        request = session.requests.open(id, Waiter())
-        self._slot = None
-        self._freed()
-        return await self._connection._await_answer(request)
-
-    def _check(self, size_bytes: int | None) -> int:
-        if self._slot is None and self._buffer is None:
-            raise LocalProtocolError("nothing is reserved here, or it was sent already")
-        size = self._size_bytes if size_bytes is None else size_bytes
-        if not 0 <= size <= self._size_bytes:
-            raise ValueError(f"cannot send {size} of {self._size_bytes} reserved bytes")
-        return size
-
-    def _take(self) -> memoryview:
-        assert self._buffer is not None
-        view, self._buffer = memoryview(self._buffer), None
-        return view
-
-    def _freed(self) -> None:
-        for waiter in self._session.senders:
-            waiter.wake()
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        slot, self._slot, self._buffer = self._slot, None, None
-        if slot is not None:
-            slot.close()
-            self._freed()
-
-
-class ConnectionByteStream(anyio.abc.ByteStream):
-    """Bytes over messages: boundaries are not kept."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._rest = memoryview(b"")
-
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        """Return 1 to `max_bytes` bytes; `anyio.EndOfStream` at the end."""
-        while not self._rest:
-            self._rest = memoryview(await self._connection.receive())
-        part = bytes(self._rest[:max_bytes])
-        self._rest = self._rest[max_bytes:]
-        return part
-
-    async def send(self, item: bytes) -> None:
-        """Send all bytes, in messages of at most a segment."""
-        step = self._connection._session.sends.segment_bytes
-        view = memoryview(item)
-        for start in range(0, len(view), step):
-            await self._connection.send(view[start : start + step])
-
-    async def send_eof(self) -> None:
-        """Tell the peer that no more bytes come."""
-        await self._connection.send_eof()
-
-    async def aclose(self) -> None:
-        """Close the connection."""
-        await self._connection.aclose()
-
-    @property
-    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """The connection's."""
-        return self._connection.extra_attributes

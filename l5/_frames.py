@@ -26,6 +26,7 @@ HEADER: Final = struct.Struct("<IBBHQ")
 HEADER_BYTES: Final = 16
 ID_MAX: Final = (1 << 64) - 1
 DEADLINE: Final = struct.Struct("<I")
+DEADLINE_US_MAX: Final = 0xFFFF_FFFF
 COUNTER: Final = struct.Struct("<Q")
 
 ERROR_TEXT_MAX: Final = 4096

@@ -1,21 +1,9 @@
-"""`serve`: a handler for each request, or for each connection.
-
-Requests are taken by *workers*, tasks of which exactly one leads at a time: it scans the rings of
-all connections in C, calls the handler inline and answers in the same call that finds the next
-request.  Only when a handler suspends does the leader step aside, so that a standby goes on with
-the other requests; a handler that does not suspend costs no task switch.  (Leader/follower, as in
-thread pools.)  A worker has one cancel scope for all its requests, entered once: cancelling a
-request cancels the scope of the worker that runs it, which then enters a new one.
-"""
+"""`serve`: a handler for each request, or for each connection."""
 
 from __future__ import annotations
 
-import inspect
 import logging
-import math
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,28 +11,20 @@ import anyio
 import anyio.abc
 import attrs
 
-from . import _transmit
 from ._acceptor import Acceptor
 from ._connection import Connection
-from ._errors import MessageTooLarge
 from ._flow import Budget
-from ._frames import Kind
-from ._handler import Handler, RequestContext, resume, takes_context
+from ._handler import Handler, takes_context
+from ._service import NativeService
 from ._session import Session
-from ._service import HandlerError, NativeService
-from ._transmit import MessageCancelled
-from ._wait import Hub, Waiter, current_hub
+from ._wait import Hub, current_hub
+from ._workers import Workers
 
 if TYPE_CHECKING:
     from ._bootstrap import Established
     from ._options import ListenOptions
 
 logger = logging.getLogger("l5.server")
-
-STREAK_MAX = 64
-"""Requests through the generic path before the event loop must run."""
-STANDBYS_MAX = 64
-"""Workers that wait idle; more than these end when they have nothing to do."""
 
 
 @attrs.frozen
@@ -64,21 +44,6 @@ class ServerStatistics:
     running: int
     """Handlers that are suspended now."""
     workers: int
-
-
-@attrs.define(eq=False)
-class _Worker:
-    """A task that takes requests, and the request that it runs while its handler is suspended."""
-
-    waiter: Waiter
-    scope: anyio.CancelScope | None = None
-    session: Session | None = None
-    id: int = 0
-    reason: str = ""
-    wakeup: anyio.Event | None = None
-
-
-Request = tuple[Session, int, bytes, "int | None"]
 
 
 def serve(
@@ -106,29 +71,23 @@ def serve(
 class Server:
     """A running server; made by `serve`."""
 
-    def __init__(
-        self, handler: Any, urls: Sequence[str], per: str, options: dict[str, Any]
-    ) -> None:
+    def __init__(self, handler: Any, urls: Sequence[str], per: str, options: dict[str, Any]) -> None:
+        if per == "request" and not isinstance(handler, NativeService):
+            takes_context(handler)  # a handler that cannot be called is an error here and now
         self._acceptor = Acceptor(urls, options)
         self._options = self._acceptor.options
         self._per = per
         self._native = handler if isinstance(handler, NativeService) else None
         self._handler: Any = self._native.call if self._native else handler
-        self._context = per == "request" and not self._native and takes_context(handler)
         self._budget = Budget(self._options.total_reassembly_bytes)
         self._sessions: set[Session] = set()
-        self._ready: deque[Request] = deque()
-        self._workers: dict[_Worker, None] = {}
-        self._standbys: list[_Worker] = []
-        self._leader: _Worker | None = None
+        self._workers: Workers | None = None
         self._group: anyio.abc.TaskGroup | None = None
         self._hub: Hub | None = None
-        self._idle_waiter: Waiter | None = None
-        self._drained: anyio.Event | None = None
         self._closed: anyio.Event | None = None
         self._draining = False
-        self._streak = 0
-        self._counts = {"total": 0, "requests": 0, "failed": 0, "cancelled": 0}
+        self._connections_total = 0
+        self._answered_before = 0
 
     # ---- life ----------------------------------------------------------------------------------
 
@@ -136,13 +95,14 @@ class Server:
         self._hub = current_hub()
         self._closed = anyio.Event()
         await self._acceptor.open()
-        group = anyio.create_task_group()
-        self._group = await group.__aenter__()
+        self._group = await anyio.create_task_group().__aenter__()
         if self._native is not None:
             self._native.start()
-        self._group.start_soon(self._acceptor.run, self._on_established)
         if self._per == "request":
-            self._start_worker()
+            plain = self._native is not None
+            self._workers = Workers(self._handler, self._hub, self._group, plain=plain)
+            self._workers.start_worker()
+        self._group.start_soon(self._acceptor.run, self._on_established)
         return self
 
     async def __aexit__(
@@ -152,9 +112,8 @@ class Server:
         traceback: TracebackType | None,
     ) -> bool | None:
         assert self._group is not None
-        grace = self._options.grace if exc_value is None else 0.0
         try:
-            await self.stop(grace)
+            await self.stop(self._options.grace if exc_value is None else 0.0)
         finally:
             self._group.cancel_scope.cancel()
             result = await self._group.__aexit__(exc_type, exc_value, traceback)
@@ -163,33 +122,27 @@ class Server:
     async def stop(self, grace: float | None = None) -> None:
         """Stop accepting, let running requests finish within `grace` seconds, close everything."""
         assert self._closed is not None
-        if not self._draining:
-            self._draining = True
-            self._acceptor.close()
-            for session in self._sessions:
-                if session.ring is not None:
-                    session.ring.server = None  # new requests go to on_request, which refuses
-            await self._drain(self._options.grace if grace is None else grace)
-        with anyio.CancelScope(shield=True):
-            if self._native is not None:
-                await self._native.stop(self._options.grace if grace is None else grace)
+        seconds = self._options.grace if grace is None else grace
+        try:
+            if not self._draining:
+                self._draining = True
+                self._acceptor.close()
+                await self._drain(seconds)
+        finally:
+            with anyio.CancelScope(shield=True):
+                if self._native is not None:
+                    await self._native.stop(seconds)
             for session in list(self._sessions):
                 session.close()
-        self._closed.set()
+            self._closed.set()
 
     async def _drain(self, grace: float) -> None:
-        self._drained = anyio.Event()
-        with anyio.move_on_after(grace):
-            while self._ready or self._busy():
-                await self._drained.wait()
-                self._drained = anyio.Event()
-
-    def _busy(self) -> bool:
-        return any(worker.session is not None for worker in self._workers)
-
-    def _note_drained(self) -> None:
-        if self._drained is not None and not self._ready and not self._busy():
-            self._drained.set()
+        if self._workers is None:
+            return
+        for session in self._sessions:
+            if session.ring is not None:
+                session.ring.server = None  # new requests go to on_request, which refuses
+        await self._workers.drain(grace)
 
     async def wait_closed(self) -> None:
         """Wait until the server has been stopped."""
@@ -203,23 +156,25 @@ class Server:
 
     def statistics(self) -> ServerStatistics:
         """Return the counters as an immutable value."""
+        workers = self._workers
+        generic = workers.requests if workers else 0
         return ServerStatistics(
             connections=self._acceptor.connections,
-            connections_total=self._counts["total"],
+            connections_total=self._connections_total,
             rejected=self._acceptor.rejected,
-            requests=self._counts["requests"] + sum(map(_answered, self._sessions)),
-            failed=self._counts["failed"],
-            cancelled=self._counts["cancelled"],
-            running=sum(worker.session is not None for worker in self._workers),
-            workers=len(self._workers),
+            requests=generic + self._answered_before + sum(map(_answered, self._sessions)),
+            failed=workers.failed if workers else 0,
+            cancelled=workers.cancelled if workers else 0,
+            running=workers.running if workers else 0,
+            workers=len(workers) if workers else 0,
         )
 
     # ---- connections ---------------------------------------------------------------------------
 
     async def _on_established(self, made: Established, options: ListenOptions) -> None:
-        self._counts["total"] += 1
+        self._connections_total += 1
         if self._draining:
-            made.channel.close()
+            made.close()
         elif self._per == "connection":
             await self._run_connection(made, options)
         elif self._native is not None and getattr(made.channel, "ring", None) is not None:
@@ -244,330 +199,17 @@ class Server:
     async def _keep_session(self, made: Established, options: ListenOptions) -> None:
         assert self._hub is not None
         ended = anyio.Event()
-        session = Session(self._hub, made, options, self._budget, self)
+        session = Session(self._hub, made, options, self._budget, self._workers)
         session.on_close.append(ended.set)
         self._sessions.add(session)
         try:
             await ended.wait()
         finally:
             self._sessions.discard(session)
-            self._counts["requests"] += _answered(session)
+            self._answered_before += _answered(session)
             session.close()
-
-    # ---- what sessions report --------------------------------------------------------------------
-
-    def on_request(
-        self, session: Session, id: int, payload: bytes, deadline_us: int | None
-    ) -> None:
-        """See `RequestServer.on_request`."""
-        if self._draining:
-            session.reply_error(id, "ServerClosing", "this server is being stopped")
-            return
-        self._ready.append((session, id, payload, deadline_us))
-        if self._idle_waiter is not None:
-            self._idle_waiter.wake()
-
-    def on_cancel(self, session: Session, id: int) -> None:
-        """See `RequestServer.on_cancel`."""
-        for request in self._ready:
-            if request[0] is session and request[1] == id:
-                self._ready.remove(request)
-                self._counts["cancelled"] += 1
-                session.reply_error(id, "Cancelled", "the client cancelled before it was started")
-                return
-        for worker in self._workers:
-            if worker.session is session and worker.id == id:
-                self._cancel(worker, "Cancelled")
-
-    def on_end(self, session: Session) -> None:
-        """See `RequestServer.on_end`: nobody waits for these answers any more."""
-        for request in [r for r in self._ready if r[0] is session]:
-            self._ready.remove(request)
-        for worker in self._workers:
-            if worker.session is session:
-                self._cancel(worker, "Ended")
-        self._note_drained()
-
-    def _cancel(self, worker: _Worker, reason: str) -> None:
-        if worker.scope is not None:
-            worker.reason = reason
-            worker.scope.cancel()
-
-    # ---- workers ---------------------------------------------------------------------------------
-
-    def _start_worker(self) -> None:
-        assert self._group is not None
-        worker = _Worker(Waiter(self))
-        self._workers[worker] = None
-        self._group.start_soon(self._work, worker)
-
-    async def _work(self, worker: _Worker) -> None:
-        try:
-            while True:
-                with anyio.CancelScope() as worker.scope:
-                    await self._take_turns(worker)
-                    return
-                self._answer_cancelled(worker)
-        finally:
-            del self._workers[worker]
-            if self._leader is worker:
-                self._leader = None
-
-    def _answer_cancelled(self, worker: _Worker) -> None:
-        """The scope was cancelled: by the client, by the deadline, or by the session's end."""
-        session, reason = worker.session, worker.reason or "DeadlineExceeded"
-        worker.session, worker.reason = None, ""
-        if session is not None and session.state == "OPEN":
-            self._counts["cancelled"] += 1
-            self._counts["requests"] += 1
-            session.reply_error(worker.id, reason, "the handler was cancelled")
-        self._note_drained()
-
-    async def _take_turns(self, worker: _Worker) -> None:
-        """Lead whenever nobody does; return when there are standbys enough."""
-        while True:
-            if self._leader is None:
-                self._leader = worker
-                try:
-                    await self._lead(worker)
-                finally:
-                    if self._leader is worker:
-                        self._leader = None
-                        self._call_standby()
-                continue
-            if len(self._standbys) >= STANDBYS_MAX:
-                return
-            worker.wakeup = anyio.Event()
-            self._standbys.append(worker)
-            try:
-                await worker.wakeup.wait()
-            finally:
-                if worker in self._standbys:
-                    self._standbys.remove(worker)
-
-    def _call_standby(self) -> None:
-        if self._group is None or self._group.cancel_scope.cancel_called:
-            return
-        if self._standbys:
-            wakeup = self._standbys.pop().wakeup
-            assert wakeup is not None
-            wakeup.set()
-        else:
-            self._start_worker()
-
-    def _step_aside(self, worker: _Worker) -> None:
-        """The leader is about to suspend: let somebody else go on with the requests."""
-        if self._leader is worker:
-            self._leader = None
-            self._call_standby()
-
-    async def _lead(self, worker: _Worker) -> None:
-        hub = self._hub
-        assert hub is not None
-        handler = None if self._context else self._handler
-        while self._leader is worker:
-            if self._ready:
-                await self._handle(worker, *self._ready.popleft())
-                continue
-            found = None if hub.poller is None else hub.poller.serve(self, handler)
-            if type(found) is tuple:
-                await self._go_on(worker, *found)
-            else:
-                await self._look_around(worker, hub, found)
-
-    async def _go_on(
-        self, worker: _Worker, what: str, ring: Any, id: int, first: Any, second: Any
-    ) -> None:
-        """Take a request over from `Poller.serve`, which got as far as `what` says."""
-        session: Session | None = ring.session
-        if session is None:  # closed meanwhile
-            if what == "suspended":
-                first.close()
-        elif what == "request":
-            await self._handle(worker, session, id, first, None)
-        elif what == "suspended":
-            await self._finish(worker, session, id, first, second, None)
-        elif what == "returned":
-            await self._reply_if_valid(worker, session, id, first)
-        elif what == "raised":
-            self._failed(session, id, first)
-        else:
-            self._not_answered(session, id, first)
-
-    async def _look_around(self, worker: _Worker, hub: Hub, found: Any) -> None:
-        """Handle what `Poller.serve` gave when it was no request."""
-        if found is True:
-            await hub.breathe()
-        elif found is not None:
-            session = found.session
-            session.on_ready()
-            if session.server is not self:
-                await hub.breathe()  # tasks of other connections were woken: let them run
-        elif not self._ready:
-            waiter = worker.waiter
-            waiter.ready = False
-            self._idle_waiter = waiter
-            try:
-                await hub.park(waiter, spun=True)
-            finally:
-                self._idle_waiter = None
-
-    async def _call(
-        self, worker: _Worker, session: Session, id: int, payload: bytes, deadline_us: int | None
-    ) -> None:
-        """Run the handler and answer."""
-        try:
-            if self._context:
-                deadline = None if deadline_us is None else deadline_us / 1e6
-                context = RequestContext(session.peer, session.channel.transport, id, deadline)
-                result = self._handler(payload, context)
-            else:
-                result = self._handler(payload)
-            if not hasattr(result, "__await__"):
-                await self._reply_if_valid(worker, session, id, result)
-                return
-            steps = result if inspect.iscoroutine(result) else _awaited(result)
-            try:
-                yielded = steps.send(None)
-            except StopIteration as stop:
-                await self._reply_if_valid(worker, session, id, stop.value)
-                return
-        except Exception as error:
-            self._failed(session, id, error)
-            return
-        await self._finish(worker, session, id, steps, yielded, deadline_us)
-
-    async def _finish(
-        self,
-        worker: _Worker,
-        session: Session,
-        id: int,
-        steps: Any,
-        yielded: Any,
-        deadline_us: int | None,
-    ) -> None:
-        """Go on with a handler that has suspended, and answer."""
-        try:
-            with self._suspended(worker, session, id, deadline_us):
-                reply = await resume(steps, yielded)
-                await self._reply_if_valid(worker, session, id, reply)
-        except Exception as error:
-            self._failed(session, id, error)
-
-    @contextmanager
-    def _suspended(
-        self, worker: _Worker, session: Session, id: int, deadline_us: int | None
-    ) -> Iterator[None]:
-        """Note what a worker runs while it is suspended, so that it can be cancelled."""
-        scope = worker.scope
-        assert scope is not None
-        worker.session, worker.id = session, id
-        if deadline_us is not None:
-            scope.deadline = anyio.current_time() + deadline_us / 1e6
-        self._step_aside(worker)
-        try:
-            yield
-        except Exception:
-            worker.session = None
-            raise
-        else:
-            worker.session = None  # after a cancellation it stays, for _answer_cancelled
-        finally:
-            scope.deadline = math.inf
-            self._note_drained()
-        if self._leader is None:
-            self._leader = worker
-
-    async def _handle(
-        self, worker: _Worker, session: Session, id: int, payload: bytes, deadline_us: int | None
-    ) -> None:
-        """Run one request that came through the generic path."""
-        await self._call(worker, session, id, payload, deadline_us)
-        hub = self._hub
-        assert hub is not None
-        self._streak += 1
-        if self._streak >= STREAK_MAX or (hub.poller is not None and hub.poller.due):
-            self._streak = 0
-            await hub.breathe()
-
-    async def _reply_if_valid(
-        self, worker: _Worker, session: Session, id: int, reply: Any
-    ) -> None:
-        if reply is None:
-            problem = "the request handler returned None; it must return bytes or another buffer"
-            self._failed(session, id, TypeError(problem))
-        elif hasattr(reply, "__await__"):
-            await self._finish_awaitable(worker, session, id, reply)
-        else:
-            await self._reply(worker, session, id, reply)
-
-    async def _finish_awaitable(
-        self, worker: _Worker, session: Session, id: int, awaitable: Any
-    ) -> None:
-        """(From the hot path) the handler returned something to be awaited that is no coroutine."""
-        steps = _awaited(awaitable)
-        try:
-            yielded = steps.send(None)
-        except StopIteration as stop:
-            await self._reply(worker, session, id, stop.value)
-        except Exception as error:
-            self._failed(session, id, error)
-        else:
-            await self._finish(worker, session, id, steps, yielded, None)
-
-    async def _reply(self, worker: _Worker, session: Session, id: int, reply: Any) -> None:
-        """Answer; a slow reader does not hold up the others."""
-        try:
-            view = _transmit.as_bytes_view(reply)
-            _transmit.check_size(session, len(view))
-            if len(view) > session.sends.segment_bytes or not session.try_frame(
-                Kind.RESPONSE, 0, id, view
-            ):
-                await self._reply_slowly(worker, session, id, view)
-            elif session.channel.wants_write:
-                session.hub.touch(session)
-        except Exception as error:
-            self._not_answered(session, id, error)
-        else:
-            session.window.handling -= 1
-            self._counts["requests"] += 1
-
-    async def _reply_slowly(
-        self, worker: _Worker, session: Session, id: int, view: memoryview
-    ) -> None:
-        if worker.session is not None:
-            await _transmit.accept_message(session, Kind.RESPONSE, 0, id, view)
-            return
-        with self._suspended(worker, session, id, None):
-            await _transmit.accept_message(session, Kind.RESPONSE, 0, id, view)
-
-    def _not_answered(self, session: Session | None, id: int, error: Exception) -> None:
-        """An answer could not be sent: say so, or note that the connection is gone."""
-        if session is None or session.state != "OPEN":
-            return
-        if isinstance(error, MessageCancelled):
-            self._counts["cancelled"] += 1
-            session.reply_error(id, "Cancelled", "the client cancelled while it was answered")
-        elif isinstance(error, MessageTooLarge | TypeError | BufferError | ValueError):
-            self._failed(session, id, error)
-        else:
-            session.fail(error)
-
-    def _failed(self, session: Session, id: int, error: Exception) -> None:
-        self._counts["failed"] += 1
-        self._counts["requests"] += 1
-        if isinstance(error, HandlerError):
-            session.reply_error(id, error.type, error.message)
-            return
-        logger.warning("a request handler raised %r", error, exc_info=error)
-        if session.state == "OPEN":
-            session.reply_error(id, type(error).__name__, str(error))
 
 
 def _answered(session: Session) -> int:
     """Return how many requests of a session were answered on the hot path."""
     return session.ring.answered if session.ring is not None else 0
-
-
-async def _awaited(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable

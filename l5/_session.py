@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
+from ._arrivals import DISPATCH
 from ._errors import LocalProtocolError, RemoteProtocolError
-from ._flow import Budget, Reassembly, Window, data_cost
-from ._frames import COUNTER, DEADLINE, Flag, Kind, pack_error, parse_error
+from ._flow import Budget, Reassembly, Window
+from ._frames import COUNTER, Flag, Kind, pack_error
 from ._requests import Request, RequestTable
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ logger = logging.getLogger("l5.session")
 
 FRAMES_PER_TURN = 64
 _EXPECTED = (OSError, RemoteProtocolError, LocalProtocolError, anyio.BrokenResourceError)
-_MORE = int(Flag.MORE)
 _FOR_RESPONSE = int(Flag.FOR_RESPONSE)
 _EMPTY = b""
 
@@ -93,18 +93,19 @@ class Session:
         self.aborted = 0
         self.peer_done = False
         """The peer said that it sends nothing more, but still receives."""
-        self._partial_requests: dict[int, int] = {}
+        self.partial_requests: dict[int, int] = {}
         self._control: deque[tuple[int, int, int, bytes]] = deque()
         self._watched = made.watched
         self._fds = (channel.fileno(), *made.watched)
         self._channel_open = True
+        self._lost = False
         self._detached = False
         self.reassembly = Reassembly(
             message_limit=takes.max_message_bytes,
             credit_bytes=takes.credit_bytes,
             partials_max=takes.in_flight_max + made.sends.in_flight_max + 16,
             budget=budget,
-            grant=self._grant,
+            grant=self.grant,
         )
         self.window = self._make_window()
         if self.ring is not None:
@@ -147,25 +148,28 @@ class Session:
         if fd != self._fds[0]:
             # The peer's process has ended, even if a forked child of it holds the socket open.
             self._drain()
-            self._end(anyio.BrokenResourceError("the peer's process has ended"))
+            self.end(anyio.BrokenResourceError("the peer's process has ended"))
             return
         try:
             self.channel.on_event()
-            if writable:
-                self.channel.flush()
         except anyio.EndOfStream:
             self._drain()
-            self._end(anyio.BrokenResourceError("the peer closed the socket without a word"))
+            self.end(anyio.BrokenResourceError("the peer closed the socket without a word"))
             return
         except Exception as error:
             self.fail(error)
             return
+        if writable:
+            self.flush()
         self.on_ready()
 
     def _drain(self) -> None:
         """Receive all that the peer sent before it went away; a channel holds a bounded amount."""
-        while self.state == "OPEN" and self.channel.poll():
+        silent = 0
+        while self.state == "OPEN" and silent < 2:  # a channel may say "none" once too often
+            before = self.frames_received
             self.on_ready()
+            silent = silent + 1 if self.frames_received == before else 0
 
     def arm(self) -> bool:
         """See `Endpoint.arm`."""
@@ -185,13 +189,13 @@ class Session:
         channel = self.channel
         try:
             for _ in range(FRAMES_PER_TURN):
-                frame = channel.try_receive()
+                frame = channel.try_receive() if self.state == "OPEN" else None
                 if frame is None:
                     break
                 self.frames_received += 1
-                _DISPATCH[frame[0]](self, frame[1], frame[2], frame[3])
+                DISPATCH[frame[0]](self, frame[1], frame[2], frame[3])
         except anyio.EndOfStream:
-            self._end(anyio.BrokenResourceError("the peer closed the socket without a word"))
+            self.end(anyio.BrokenResourceError("the peer closed the socket without a word"))
         except Exception as error:
             self.fail(error)
         else:
@@ -199,145 +203,13 @@ class Session:
             for waiter in self.senders:
                 waiter.wake()
 
-    # ---- arriving frames -----------------------------------------------------------------------
-
-    def _on_data(self, flags: int, id: int, payload: bytes) -> None:
-        if self.server is not None:
-            raise RemoteProtocolError("the peer sent plain data to a server that takes requests")
-        message = self._whole((False, id), payload, flags)
-        if message is None:
-            return
-        window = self.window
-        window.data_arrived += data_cost(len(message), window.data_window)
-        if window.data_arrived - window.data_taken_total > window.data_window:
-            raise RemoteProtocolError(
-                f"the peer sent more data than the agreed window of {window.data_window} bytes"
-            )
-        self.inbox.append(message)
-        if self.receiver is not None:
-            self.receiver.wake()
-
-    def _on_request(self, flags: int, id: int, payload: bytes) -> None:
-        key = (False, id)
-        window = self.window
-        if id not in self._partial_requests:
-            window.handling += 1
-            if window.handling > window.handling_max:
-                raise RemoteProtocolError(
-                    f"the peer has more than the agreed {window.handling_max} requests in flight"
-                )
-        first_flags = self._partial_requests.get(id, flags)
-        message = self._whole(key, payload, flags)
-        if message is None:
-            self._partial_requests[id] = first_flags
-            return
-        self._partial_requests.pop(id, None)
-        deadline = None
-        if first_flags & Flag.DEADLINE:  # of a long request only the first segment carries it
-            deadline = DEADLINE.unpack_from(message)[0]
-            message = message[DEADLINE.size :]
-        if self.server is None:
-            self.reply_error(id, "NotServed", "nobody at the other end serves requests")
-        else:
-            self.server.on_request(self, id, message, deadline)
-
-    def _on_response(self, flags: int, id: int, payload: bytes) -> None:
-        request = self.requests.get(id)
-        request.arrived_bytes += len(payload)
-        if request.streaming:
-            self._on_piece(request, flags, payload)
-            return
-        message = self._whole((True, id), payload, flags)
-        if message is not None:
-            self.window.in_flight -= 1
-            self.requests.answer(id, message)
-            self._wake_patient()
-
-    def _on_piece(self, request: Request, flags: int, payload: bytes) -> None:
-        if request.arrived_bytes > request.allowed_bytes:
-            raise RemoteProtocolError(
-                f"the peer sent {request.arrived_bytes} bytes of an answer of which "
-                f"{request.allowed_bytes} were granted"
-            )
-        if flags & _MORE:
-            if request.abandoned:
-                self.piece_taken(request, len(payload))
-            else:
-                request.pieces.append(payload)
-                request.waiter.wake()
-            return
-        self.window.in_flight -= 1
-        self.requests.answer(request.id, payload)
-        self._wake_patient()
-
     def piece_taken(self, request: Request, size_bytes: int) -> None:
         """Note that the application took a piece of a streamed answer, and grant more."""
         request.consumed_bytes += size_bytes
         allowed = request.consumed_bytes + self.takes.credit_bytes
         if not request.done and allowed - request.allowed_bytes >= self.takes.credit_bytes // 2:
             request.allowed_bytes = allowed
-            self._grant((True, request.id), allowed)
-
-    def _on_error(self, flags: int, id: int, payload: bytes) -> None:
-        del flags
-        self.requests.get(id)
-        self.reassembly.drop((True, id))
-        self.window.in_flight -= 1
-        self.requests.fail(id, *parse_error(payload))
-        self._wake_patient()
-
-    def _on_cancel(self, flags: int, id: int, payload: bytes) -> None:
-        del flags, payload
-        credit = self.credits.get((True, id))
-        if credit is not None:
-            credit.cancelled = True
-            credit.wake()
-        if self.server is not None:
-            self.server.on_cancel(self, id)
-
-    def _on_credit(self, flags: int, id: int, payload: bytes) -> None:
-        allowed: int = COUNTER.unpack(payload)[0]
-        if id == 0:
-            window = self.window
-            if not window.data_allowed <= allowed <= window.data_sent + window.peer_window:
-                raise RemoteProtocolError("the peer granted data credit that cannot be true")
-            window.data_allowed = allowed
-            self._wake_patient()
-            return
-        credit = self.credits.get((bool(flags & _FOR_RESPONSE), id))
-        if credit is not None and allowed > credit.allowed_bytes:
-            credit.allowed_bytes = allowed
-            credit.wake()
-
-    def _on_heartbeat(self, flags: int, id: int, payload: bytes) -> None:
-        del flags, id, payload
-
-    def _on_close(self, flags: int, id: int, payload: bytes) -> None:
-        del id, payload
-        if not flags & _MORE:
-            self._end(anyio.EndOfStream())
-            return
-        self.peer_done = True
-        if self.receiver is not None:
-            self.receiver.wake()
-
-    def _on_abort(self, flags: int, id: int, payload: bytes) -> None:
-        del flags, payload
-        if not self.reassembly.drop((False, id)):
-            raise RemoteProtocolError(f"the peer aborted message {id}, which is not half sent")
-        self.aborted += 1
-        if self._partial_requests.pop(id, None) is not None:
-            self.window.handling -= 1
-
-    def _whole(self, key: tuple[bool, int], payload: bytes, flags: int) -> bytes | None:
-        if not flags & _MORE and not len(self.reassembly):
-            if len(payload) > self.takes.max_message_bytes:
-                raise RemoteProtocolError(
-                    f"the peer sent a message of {len(payload)} bytes where "
-                    f"{self.takes.max_message_bytes} were agreed"
-                )
-            return payload
-        return self.reassembly.add(key, payload, bool(flags & _MORE))
+            self.grant((True, request.id), allowed)
 
     # ---- sending -------------------------------------------------------------------------------
 
@@ -359,7 +231,7 @@ class Session:
         try:
             sent = self.channel.try_send(kind, flags, id, payload)
         except Exception as error:
-            self.fail(error)
+            self.lose(error)
             raise
         if sent:
             self.frames_sent += 1
@@ -379,13 +251,28 @@ class Session:
             self._owe_data_credit()
         control = self._control
         try:
-            while control and self.state == "OPEN":
+            while control and self.state == "OPEN" and not self._lost:
                 if not self.channel.try_send(*control[0]):
                     return False
                 control.popleft()
         except Exception as error:
-            self.fail(error)
+            self.lose(error)
         return True
+
+    def flush(self) -> bool:
+        """Push out what the channel accepted; return True when none is left, or all is lost."""
+        try:
+            return self.channel.flush()
+        except Exception as error:
+            self.lose(error)
+            return True
+
+    def lose(self, error: Exception) -> None:
+        """Break because sending failed, after receiving what a peer that left sent before."""
+        if not self._lost and not isinstance(error, RemoteProtocolError | LocalProtocolError):
+            self._lost = True
+            self._drain()
+        self.fail(error)
 
     def _owe_data_credit(self) -> None:
         window = self.window
@@ -394,7 +281,8 @@ class Session:
         allowed = window.data_taken_total + window.data_window
         self._control.append((Kind.CREDIT, 0, 0, COUNTER.pack(allowed)))
 
-    def _grant(self, key: tuple[bool, int], allowed_bytes: int) -> None:
+    def grant(self, key: tuple[bool, int], allowed_bytes: int) -> None:
+        """Allow the peer more of one long message (by whether it is an answer to us, and id)."""
         flags = _FOR_RESPONSE if key[0] else 0
         self.post(Kind.CREDIT, flags, key[1], COUNTER.pack(allowed_bytes))
 
@@ -403,13 +291,14 @@ class Session:
         self.window.handling -= 1
         self.post(Kind.ERROR, 0, id, pack_error(type_name, message))
 
-    def _wake_patient(self) -> None:
+    def wake_patient(self) -> None:
+        """Wake who waits for credit or for an answer."""
         for waiter in self.patient:
             waiter.wake()
 
     # ---- ends ----------------------------------------------------------------------------------
 
-    def _end(self, error: Exception) -> None:
+    def end(self, error: Exception) -> None:
         """The peer has gone: with CLOSE (`EndOfStream`), or without a word."""
         if self.state != "OPEN":
             return
@@ -466,7 +355,7 @@ class Session:
             credit.wake()
         for waiter in self.senders:
             waiter.wake()
-        self._wake_patient()
+        self.wake_patient()
         if self.receiver is not None:
             self.receiver.wake()
         if self.server is not None:
@@ -496,16 +385,3 @@ class Credit:
         """Let the sender go on."""
         if self.waiter is not None:
             self.waiter.wake()
-
-
-_DISPATCH: dict[int, Callable[[Session, int, int, bytes], None]] = {
-    Kind.DATA: Session._on_data,
-    Kind.REQUEST: Session._on_request,
-    Kind.RESPONSE: Session._on_response,
-    Kind.ERROR: Session._on_error,
-    Kind.CANCEL: Session._on_cancel,
-    Kind.CREDIT: Session._on_credit,
-    Kind.HEARTBEAT: Session._on_heartbeat,
-    Kind.CLOSE: Session._on_close,
-    Kind.ABORT: Session._on_abort,
-}

@@ -67,9 +67,10 @@ async def accept_frame(session: Session, kind: int, flags: int, id: int, payload
 
 async def flush(session: Session) -> None:
     """Wait until what was accepted has left; cancelled, the hub goes on pushing it out."""
-    while session.state == "OPEN" and session.channel.wants_write:
-        if not session.channel.flush():
+    while session.channel.wants_write:
+        if not session.flush():
             await wait_room(session)
+        session.check_open()
 
 
 async def accept_message(

@@ -1,0 +1,174 @@
+"""Messages in place: `Connection.lease` and `Connection.reserve`."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from . import _transmit
+from ._errors import LocalProtocolError, MessageTooLarge
+from ._flow import data_cost
+from ._frames import Kind
+from ._wait import Waiter
+
+if TYPE_CHECKING:
+    from ._connection import Connection
+
+
+class Lease:
+    """One message in place; see `Connection.lease`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._slot: Any = None
+        self._copy: bytes | None = None
+
+    @property
+    def view(self) -> memoryview:
+        """A new read-only view of the message; release it before leaving the block."""
+        if self._slot is not None:
+            return memoryview(self._slot)
+        if self._copy is None:
+            raise LocalProtocolError("this message is not leased: use async with, and stay in it")
+        return memoryview(self._copy)
+
+    @property
+    def in_place(self) -> bool:
+        """Tell whether the view is the peer's memory (else it is a private copy)."""
+        return self._slot is not None
+
+    async def __aenter__(self) -> Lease:
+        connection, session = self._connection, self._connection._session
+        if session.receiver is not None:
+            raise anyio.BusyResourceError("receiving from")
+        ring = session.ring
+        while True:
+            if not session.inbox and ring is not None and session.state == "OPEN":
+                try:
+                    self._slot = ring.lease()
+                except Exception as error:
+                    connection._explain(error)
+                if self._slot is not None:
+                    return self
+                session.on_ready()
+            if await connection._wait_message(session if ring is not None else None):
+                self._copy = await connection._receive_on()
+                return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        slot, self._slot, self._copy = self._slot, None, None
+        if slot is not None:
+            slot.close()
+
+
+class Reservation:
+    """A message being written in place; see `Connection.reserve`."""
+
+    def __init__(self, connection: Connection, size_bytes: int) -> None:
+        self._connection = connection
+        self._session = connection._session
+        self._size_bytes = size_bytes
+        self._slot: Any = None
+        self._buffer: bytearray | None = None
+
+    @property
+    def view(self) -> memoryview:
+        """A new writable view of the message; release it before sending."""
+        if self._slot is not None:
+            return memoryview(self._slot)
+        if self._buffer is None:
+            raise LocalProtocolError("this message is not reserved: use async with, and stay in it")
+        return memoryview(self._buffer)
+
+    @property
+    def in_place(self) -> bool:
+        """Tell whether the view is the ring itself (else it is a private buffer)."""
+        return self._slot is not None
+
+    async def __aenter__(self) -> Reservation:
+        session = self._session
+        session.check_open()
+        if self._size_bytes < 0:
+            raise ValueError(f"cannot reserve {self._size_bytes} bytes")
+        if self._size_bytes > session.sends.max_message_bytes:
+            raise MessageTooLarge(self._size_bytes, session.sends.max_message_bytes)
+        if session.ring is None or self._size_bytes > session.sends.segment_bytes:
+            self._buffer = bytearray(self._size_bytes)
+            return self
+        while True:
+            session.check_open()
+            session.flush_control()
+            self._slot = session.ring.reserve(self._size_bytes)
+            if self._slot is not None:
+                return self
+            await _transmit.wait_room(session)
+
+    async def send(self, size_bytes: int | None = None) -> None:
+        """Send the first `size_bytes` (default: all) as a message; `BufferError` with live views."""
+        session, window = self._session, self._session.window
+        size = self._check(size_bytes)
+        if self._slot is None:
+            await self._connection.send(self._take()[:size])
+            return
+        cost = data_cost(size, window.peer_window)
+        # Credit comes in a frame and needs no room of ours, so waiting here cannot deadlock.
+        await _transmit.wait_until(
+            session, lambda: window.data_sent + cost <= window.data_allowed
+        )
+        id = window.next_id
+        self._slot.commit(int(Kind.DATA), id, size)
+        window.next_id = id + 1
+        self._slot = None
+        self._freed()
+
+    async def request(self, size_bytes: int | None = None) -> bytes:
+        """Send the first `size_bytes` (default: all) as a request and return its answer."""
+        session = self._session
+        size = self._check(size_bytes)
+        if self._slot is None:
+            return await self._connection.request(self._take()[:size])
+        window = session.window
+        await _transmit.wait_until(session, lambda: window.in_flight < window.in_flight_max)
+        id = window.next_id
+        self._slot.commit(int(Kind.REQUEST), id, size)
+        window.next_id = id + 1
+        window.in_flight += 1
+        request = session.requests.open(id, Waiter())
+        self._slot = None
+        self._freed()
+        return await self._connection._await_answer(request)
+
+    def _check(self, size_bytes: int | None) -> int:
+        if self._slot is None and self._buffer is None:
+            raise LocalProtocolError("nothing is reserved here, or it was sent already")
+        size = self._size_bytes if size_bytes is None else size_bytes
+        if not 0 <= size <= self._size_bytes:
+            raise ValueError(f"cannot send {size} of {self._size_bytes} reserved bytes")
+        return size
+
+    def _take(self) -> memoryview:
+        assert self._buffer is not None
+        view, self._buffer = memoryview(self._buffer), None
+        return view
+
+    def _freed(self) -> None:
+        for waiter in self._session.senders:
+            waiter.wake()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        slot, self._slot, self._buffer = self._slot, None, None
+        if slot is not None:
+            slot.close()
+            self._freed()

@@ -1,0 +1,299 @@
+"""The server's side of the handshake; the whole of it is drawn in `l5._bootstrap`."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from typing import Any
+
+import anyio
+import attrs
+
+from . import _hello, _host, _selector
+from ._address import Address
+from ._bootstrap import (
+    FEATURES,
+    Established,
+    HelloLink,
+    close_all,
+    fit_segments,
+    peer_pidfd,
+    upgrade_transports,
+)
+from ._errors import L5Error, RemoteProtocolError, TransportUnavailable
+from ._hello import ClientHello, Hello, Limits, ServerHello, Upgrade, Upgraded
+from ._options import ListenOptions
+from ._selector import UpgradeReport
+from .abc import Channel, Link, PeerInfo, UpgradeTransport
+
+_UID_UNKNOWN = 65534
+"""What a uid of another user namespace looks like (the overflow uid)."""
+
+
+class Tickets:
+    """One-time tickets: links that arrive at the rendezvous find the connection they belong to."""
+
+    def __init__(self) -> None:
+        self.address: str | None = None
+        self._open: dict[bytes, TicketHolder] = {}
+
+    def issue(self) -> TicketHolder:
+        """Make a ticket; it is void when the holder is closed."""
+        holder = TicketHolder(secrets.token_bytes(32), anyio.Event())
+        self._open[holder.ticket] = holder
+        return holder
+
+    def redeem(self, ticket: bytes, hello_link: HelloLink) -> bool:
+        """Give a link to the connection that holds this ticket; False if nobody does."""
+        holder = self._open.pop(ticket, None)
+        if holder is None:
+            return False
+        holder.hello_link = hello_link
+        holder.arrived.set()
+        return True
+
+    def void(self, holder: TicketHolder) -> None:
+        """Take a ticket back."""
+        self._open.pop(holder.ticket, None)
+
+
+@attrs.define(eq=False)
+class TicketHolder:
+    """A connection that waits for its client at the rendezvous."""
+
+    ticket: bytes
+    arrived: anyio.Event
+    hello_link: HelloLink | None = None
+
+
+class Rejected(L5Error):
+    """A client was turned away; carries what it was told."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+class ServerHandshake:
+    """The server's side; `run` returns the connection or raises; `link` is aborted by the caller."""
+
+    def __init__(
+        self, link: Link, address: Address, options: ListenOptions, tickets: Tickets | None
+    ) -> None:
+        self._hello_link = HelloLink(link)
+        self._link = link
+        self._address = address
+        self._options = options
+        self._tickets = tickets
+        self._takes = _hello.limits_of(options)
+        self._declined: dict[str, str] = {}
+
+    async def run(self) -> Established:
+        """Shake hands and upgrade; `Rejected` and `RemoteProtocolError` have been told the peer."""
+        try:
+            return await self._run()
+        except RemoteProtocolError as error:
+            await self.refuse(error.code, str(error))
+            raise
+        except Rejected as error:
+            await self.refuse(error.code, error.message)
+            raise
+
+    async def refuse(self, code: str, message: str) -> None:
+        """Tell the peer why it is turned away, if it still listens; never waits long."""
+        with anyio.move_on_after(0.5, shield=True):
+            try:
+                await self._hello_link.send(_hello.reject(code, message))
+            except (OSError, L5Error, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                pass
+
+    async def _run(self) -> Established:
+        message, fds = await self._hello_link.receive()
+        close_all(fds)
+        hello = _hello.expect(message, ClientHello)
+        version = _hello.negotiate_version(hello.versions)
+        self._authorise(hello)
+        sends = _hello.agree(self._takes, hello.limits)
+        choice, transport, params = self._choose(hello)
+        holder = self._holder(choice)
+        try:
+            await self._hello_link.send(
+                ServerHello(
+                    version=version,
+                    features=FEATURES,
+                    limits=self._takes,
+                    choice=choice,
+                    params=params,
+                    declined=self._declined,
+                    pid=os.getpid(),
+                    rendezvous=self._tickets.address if holder and self._tickets else None,
+                    ticket=holder.ticket if holder else None,
+                )
+            )
+            channel = None
+            if transport is not None:
+                channel = await self._upgrade(transport, holder, sends)
+        finally:
+            if holder is not None and self._tickets is not None:
+                self._tickets.void(holder)
+        return self._established(channel, sends, hello)
+
+    def _authorise(self, hello: ClientHello) -> None:
+        options, peer = self._options, self._link.peer
+        token_ok = (
+            options.token is not None
+            and hello.token is not None
+            and hmac.compare_digest(options.token, hello.token)
+        )
+        if not token_ok and not self._known(peer):
+            raise Rejected("unauthorised", self._why_unknown(peer, hello))
+        if options.allow is not None and not options.allow(peer):
+            raise Rejected("unauthorised", "this server does not take this peer")
+
+    def _known(self, peer: PeerInfo) -> bool:
+        options = self._options
+        if peer.uid is not None:
+            allowed = options.allow_uids or frozenset({os.geteuid()})
+            return peer.uid in allowed and peer.uid != _UID_UNKNOWN
+        # TCP: a token if there is one; else TLS, loopback, or an explicit "insecure".
+        return options.token is None
+
+    def _why_unknown(self, peer: PeerInfo, hello: ClientHello) -> str:
+        if peer.uid is None or hello.token is not None:
+            return "a token is needed, and none or another one was given"
+        return f"uid {peer.uid} may not connect here (allow_uids, or a token, can change that)"
+
+    def _choose(
+        self, hello: ClientHello
+    ) -> tuple[str | None, UpgradeTransport | None, dict[str, Any]]:
+        transports = upgrade_transports(self._options.transports, self._address.demanded)
+        params = {offer.transport: offer.params for offer in hello.offers}
+        usable: dict[str, str | None] = {}
+        for name, transport in transports.items():
+            if isinstance(transport, str):
+                usable[name] = transport
+                continue
+            probe = transport.probe()
+            usable[name] = None if probe.usable else probe.reason
+            if probe.usable and name in params:
+                usable[name] = transport.judge(self._link, params[name], self._options)
+            if usable[name] is None and not self._link.passes_fds and self._no_rendezvous():
+                usable[name] = self._no_rendezvous()
+        choice = _selector.choose(
+            hello.offers,
+            usable,
+            self._options.transports,
+            None,
+            _host.same_host(hello.host),
+            self._link.peer.tls,
+        )
+        self._declined = dict(choice.declined)
+        if choice.transport is None:
+            return None, None, {}
+        return choice.transport, transports[choice.transport], {}
+
+    def _no_rendezvous(self) -> str | None:
+        if self._tickets is None or self._tickets.address is None:
+            return "the server could not open a rendezvous address"
+        return None
+
+    def _holder(self, choice: str | None) -> TicketHolder | None:
+        if choice is None or self._link.passes_fds or self._tickets is None:
+            return None
+        return self._tickets.issue()
+
+    async def _upgrade(
+        self, transport: UpgradeTransport, holder: TicketHolder | None, sends: Limits
+    ) -> Channel | None:
+        if holder is None:
+            message, fds = await self._hello_link.receive()
+            return await self._join(self._hello_link, transport, message, fds, sends)
+        declined = await self._meet(holder)
+        if declined is not None or holder.hello_link is None:
+            await self._hello_link.send(Upgraded(ok=False, reason="as you wish"))
+            return None
+        elsewhere = holder.hello_link
+        try:
+            message, fds = await elsewhere.receive()
+            channel = await self._join(elsewhere, transport, message, fds, sends)
+        except BaseException:
+            elsewhere.link.abort()
+            raise
+        if channel is None:
+            elsewhere.link.abort()
+        else:
+            self._link.abort()
+        return channel
+
+    async def _meet(self, holder: TicketHolder) -> Upgrade | None:
+        """Wait until the client arrives at the rendezvous, or says that it cannot."""
+        declined: Upgrade | None = None
+
+        async def listen() -> None:
+            nonlocal declined
+            message, fds = await self._hello_link.receive()
+            close_all(fds)
+            declined = _hello.expect(message, Upgrade)
+            group.cancel_scope.cancel()
+
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(listen)
+                await holder.arrived.wait()
+                group.cancel_scope.cancel()
+        except* RemoteProtocolError as errors:
+            raise errors.exceptions[0] from None
+        return declined
+
+    async def _join(
+        self,
+        hello_link: HelloLink,
+        transport: UpgradeTransport,
+        message: Hello,
+        fds: list[int],
+        sends: Limits,
+    ) -> Channel | None:
+        try:
+            upgrade = _hello.expect(message, Upgrade)
+        except RemoteProtocolError:
+            close_all(fds)
+            raise
+        if upgrade.transport != transport.name:
+            close_all(fds)
+            reason = str(upgrade.params.get("reason", "the client stays on the socket"))
+            self._declined[transport.name] = f"at the client: {_hello.printable(reason)}"
+            await hello_link.send(Upgraded(ok=False, reason="as you wish"))
+            return None
+        try:
+            attempt = transport.join(hello_link.link, upgrade.params, fds, self._options)
+        except TransportUnavailable as error:
+            self._declined[transport.name] = error.reason
+            await hello_link.send(Upgraded(ok=False, reason=error.reason[:1000]))
+            return None
+        try:
+            await hello_link.send(Upgraded(ok=True, reason=""))
+        except BaseException:
+            attempt.abandon()
+            raise
+        return attempt.complete(
+            hello_link.link,
+            send_limit=sends.segment_bytes,
+            receive_limit=self._takes.segment_bytes,
+        )
+
+    def _established(
+        self, channel: Channel | None, sends: Limits, hello: ClientHello
+    ) -> Established:
+        link = self._link
+        used = channel.transport if channel is not None else link.transport
+        self._declined.pop(used, None)
+        if channel is None:
+            channel = link.into_channel(
+                send_limit=sends.segment_bytes, receive_limit=self._takes.segment_bytes
+            )
+        watched = peer_pidfd(channel.fileno(), hello.pid) if channel.one_copy else ()
+        report = UpgradeReport(used, link.transport, dict(self._declined))
+        sends = fit_segments(sends, channel)
+        return Established(channel, link.peer, sends, self._takes, report, watched)
