@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 import l5
 from tests.native import _handlers
@@ -42,8 +43,8 @@ async def serving(
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what only the counters of the workers tell."""
     with anyio.fail_after(20):
-        while not condition():
-            await anyio.sleep(0.002)  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110
+            await anyio.sleep(0.002)
 
 
 @pytest.mark.parametrize("mode", ["poll", "event", "adaptive"])
@@ -180,7 +181,8 @@ async def test_a_killed_client_is_noticed(tmp_path: Path, mode: str, busy: bool)
         arguments = [sys.executable, "-c", CLIENT, url, request]
         async with await anyio.open_process(arguments, stderr=subprocess.DEVNULL) as process:
             assert process.stdout is not None
-            assert await process.stdout.receive() == b"shm b'e'\n"
+            output = BufferedByteReceiveStream(process.stdout)
+            assert await output.receive_until(b"\n", 100) == b"shm b'e'"
             process.send_signal(signal.SIGKILL)
             await process.wait()
         await until(lambda: not service.statistics().connections)
