@@ -18,6 +18,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -26,6 +27,7 @@ import attrs
 from . import native
 from ._cpu import may_spin
 from ._errors import TransportUnavailable
+from ._frames import parse_error
 from ._service_values import (
     HandlerError,
     Limits,
@@ -34,6 +36,7 @@ from ._service_values import (
     check,
     check_number,
     handler_address,
+    read_statistics,
 )
 
 if TYPE_CHECKING:
@@ -136,6 +139,11 @@ class NativeService:
     def __repr__(self) -> str:
         state = "stopped" if self._service is None else f"{len(self._attached)} connections"
         return f"<NativeService {self.name!r} {self.mode} workers={self.workers} {state}>"
+
+    @staticmethod
+    def include_dir() -> str:
+        """Return the folder of ``l5_handler.h``, for the C compiler."""
+        return str(Path(native.__file__).parent)
 
     # ---- life ----------------------------------------------------------------------------------
 
@@ -345,11 +353,7 @@ class NativeService:
         finally:
             lib.l5_service_answer_free(answer)
         if answer.failed:
-            length = int.from_bytes(reply[:2], "little")
-            raise HandlerError(
-                reply[2 : 2 + length].decode("utf-8", "replace"),
-                reply[2 + length :].decode("utf-8", "replace"),
-            )
+            raise HandlerError(*parse_error(reply))
         return reply
 
     def statistics(self) -> ServiceStatistics:
@@ -360,20 +364,7 @@ class NativeService:
             return self._last
         counts = native.ffi.new("struct l5_service_statistics *")
         native.lib.l5_service_count(self._service, counts)
-        return ServiceStatistics(
-            requests=counts.requests,
-            errors=counts.errors,
-            connections=counts.connections,
-            connections_total=counts.accepted,
-            faults=counts.faults,
-            stored_bytes=counts.stored_bytes,
-            busy_share=counts.busy_millionths / 1e6,
-            spun_s=counts.spun_ns / 1e9,
-            slept_s=counts.slept_ns / 1e9,
-            sleeps=counts.sleeps,
-            bells_rung=counts.bells_rung,
-            bells_heard=counts.bells_heard,
-        )
+        return read_statistics(counts)
 
     def _running_service(self) -> Any:
         if self._service is None:

@@ -59,6 +59,24 @@ class Limits(Protocol):
     def in_flight_max(self) -> int: ...
 
 
+def read_statistics(counts: Any) -> ServiceStatistics:
+    """Convert a `struct l5_service_statistics`."""
+    return ServiceStatistics(
+        requests=counts.requests,
+        errors=counts.errors,
+        connections=counts.connections,
+        connections_total=counts.accepted,
+        faults=counts.faults,
+        stored_bytes=counts.stored_bytes,
+        busy_share=counts.busy_millionths / 1e6,
+        spun_s=counts.spun_ns / 1e9,
+        slept_s=counts.slept_ns / 1e9,
+        sleeps=counts.sleeps,
+        bells_rung=counts.bells_rung,
+        bells_heard=counts.bells_heard,
+    )
+
+
 def check_number(name: str, value: int, low: int, high: int) -> None:
     """Raise `ValueError` for an argument out of range."""
     if not low <= value <= high:
