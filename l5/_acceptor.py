@@ -72,7 +72,9 @@ class Acceptor:
             for address, options in self._wanted:
                 transport = _registry.get(address.bootstrap)
                 if not isinstance(transport, BootstrapTransport):
-                    raise AddressError(f"{address.bootstrap!r} is an upgrade: nothing listens on it")
+                    raise AddressError(
+                        f"{address.bootstrap!r} is an upgrade: nothing listens on it"
+                    )
                 listener = await transport.listen(address, options)
                 self.endpoints.append(Endpoint(address, options, listener))
             await self._open_rendezvous()
@@ -156,7 +158,9 @@ class Acceptor:
         try:
             with anyio.move_on_after(options.hello_timeout):
                 if self.connections >= options.connections_max:
-                    await handshake.refuse("busy", f"{options.connections_max} connections are open")
+                    await handshake.refuse(
+                        "busy", f"{options.connections_max} connections are open"
+                    )
                     raise Rejected("busy", "connections_max is reached")
                 return await handshake.run()
             logger.info("%s did not finish its hello in time", link.peer)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import attrs
@@ -42,7 +42,7 @@ from ._hello import (
 )
 from ._options import Options
 from ._selector import UpgradeReport
-from .abc import Channel, Link, PeerInfo, UpgradeTransport
+from .abc import BootstrapTransport, Channel, Link, PeerInfo, UpgradeTransport
 
 FEATURES = 0
 NOT_UPGRADED = "none"
@@ -272,7 +272,8 @@ class ClientHandshake:
         path = _hello.check_rendezvous(answer.rendezvous)
         address = Address(scheme="l5+unix", path=path)
         try:
-            link = await _registry.get("unix").connect(address, self._options)  # type: ignore[attr-defined]
+            unix = cast(BootstrapTransport, _registry.get("unix"))
+            link = await unix.connect(address, self._options)
         except (OSError, L5Error) as error:
             raise TransportUnavailable(
                 transport.name, f"the rendezvous address cannot be reached: {error}"

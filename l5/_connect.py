@@ -76,6 +76,3 @@ async def _shake_hands(link: Link, address: _address.Address, options: Options) 
     raise TransportUnavailable(
         address.bootstrap, f"the server did not finish its hello within {options.hello_timeout:g} s"
     )
-
-
-

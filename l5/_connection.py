@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import anyio.abc
@@ -155,7 +155,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         session = self._session
         if type(started) is tuple:
             await session.hub.breathe()
-            return started[0]
+            return cast("tuple[bytes]", started)[0]
         if started is None:
             return await self._request_anew(_transmit.as_bytes_view(payload), 0)
         waiter = Waiter()
@@ -246,9 +246,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         session.check_open()
         _transmit.check_size(session, len(data))
         cost = data_cost(len(data), window.peer_window)
-        await _transmit.wait_until(
-            session, lambda: window.data_sent + cost <= window.data_allowed
-        )
+        await _transmit.wait_until(session, lambda: window.data_sent + cost <= window.data_allowed)
         window.data_sent += cost
         id = window.next_id
         window.next_id = id + 1

@@ -16,9 +16,7 @@ def allowed_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def cpu_quota(
-    proc_cgroup: Path = _PROC_CGROUP, cgroup_root: Path = _CGROUP_ROOT
-) -> float | None:
+def cpu_quota(proc_cgroup: Path = _PROC_CGROUP, cgroup_root: Path = _CGROUP_ROOT) -> float | None:
     """Return the CPU quota in processors, the smallest up the tree (v1 and v2); None if none."""
     quotas = [
         quota

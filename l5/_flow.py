@@ -105,7 +105,7 @@ class Partial:
 
     key: tuple[bool, int]
     retry: Callable[[], None]
-    segments: list[bytes] = attrs.field(factory=list)
+    segments: list[bytes] = attrs.field(factory=list[bytes])
     size_bytes: int = 0
     allowed_bytes: int = 0
     starved: bool = False

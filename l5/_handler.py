@@ -33,9 +33,7 @@ def takes_context(handler: Handler) -> bool:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):
         return False  # a builtin without a signature: bytes in, bytes out
-    positional = [
-        p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in positional if p.default is p.empty]
     if len(required) > 2 or not (positional or any(p.kind == p.VAR_POSITIONAL for p in parameters)):
         raise TypeError(
@@ -65,3 +63,8 @@ def resume(coroutine: Any, yielded: Any) -> Generator[Any, Any, Any]:
                 yielded = coroutine.send(sent)
     except StopIteration as stop:
         return stop.value
+
+
+async def awaited(awaitable: Awaitable[Any]) -> Any:
+    """Make a coroutine of anything that can be awaited."""
+    return await awaitable

@@ -119,9 +119,7 @@ class Reservation:
             return
         cost = data_cost(size, window.peer_window)
         # Credit comes in a frame and needs no room of ours, so waiting here cannot deadlock.
-        await _transmit.wait_until(
-            session, lambda: window.data_sent + cost <= window.data_allowed
-        )
+        await _transmit.wait_until(session, lambda: window.data_sent + cost <= window.data_allowed)
         id = window.next_id
         self._slot.commit(int(Kind.DATA), id, size)
         window.next_id = id + 1

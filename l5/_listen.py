@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ class Listener(anyio.abc.Listener[Connection]):
 
     async def serve(
         self,
-        handler: Callable[[Connection], Awaitable[Any]],
+        handler: Callable[[Connection], Coroutine[Any, Any, Any]],
         task_group: anyio.abc.TaskGroup | None = None,
     ) -> None:
         """Run `handler` for every connection, in `task_group` or in one of our own, until closed.

@@ -34,7 +34,7 @@ class Request:
     abandoned: bool = False
     reply: bytes | None = None
     error: Exception | None = None
-    pieces: deque[bytes] = attrs.field(factory=deque)
+    pieces: deque[bytes] = attrs.field(factory=deque[bytes])
     consumed_bytes: int = 0
     """(Streaming) bytes that the application has taken."""
     arrived_bytes: int = 0

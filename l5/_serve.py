@@ -71,7 +71,9 @@ def serve(
 class Server:
     """A running server; made by `serve`."""
 
-    def __init__(self, handler: Any, urls: Sequence[str], per: str, options: dict[str, Any]) -> None:
+    def __init__(
+        self, handler: Any, urls: Sequence[str], per: str, options: dict[str, Any]
+    ) -> None:
         if per == "request" and not isinstance(handler, NativeService):
             takes_context(handler)  # a handler that cannot be called is an error here and now
         self._acceptor = Acceptor(urls, options)

@@ -26,8 +26,8 @@ from ._frames import COUNTER, Flag, Kind, pack_error
 from ._requests import Request, RequestTable
 
 if TYPE_CHECKING:
-    from ._fast import Ring
     from ._bootstrap import Established
+    from ._fast import Ring
     from ._options import Options
     from ._wait import Hub, Waiter
 
@@ -235,6 +235,8 @@ class Session:
             raise
         if sent:
             self.frames_sent += 1
+            if self.channel.wants_write:
+                self.hub.touch(self)  # the rest goes out by itself, even if nobody waits for it
         return sent
 
     def post(self, kind: int, flags: int, id: int, payload: bytes = _EMPTY) -> None:
@@ -242,7 +244,7 @@ class Session:
         if self.state != "OPEN":
             return
         self._control.append((kind, flags, id, payload))
-        if not self.flush_control():
+        if not self.flush_control() or self.channel.wants_write:
             self.hub.touch(self)
 
     def flush_control(self) -> bool:

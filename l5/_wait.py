@@ -200,11 +200,13 @@ class Hub:
             finally:
                 waiter.event = None
                 del self._parked[waiter]
-                if not waiter.ready and self._driver is None:
+                if not waiter.ready:
                     self._hand_over()
 
     def _hand_over(self) -> None:
         """Let somebody drive who still waits (an event set without `ready` means: drive)."""
+        if self._driver is not None:
+            return
         for waiter in self._parked:
             if not waiter.ready and waiter.event is not None:
                 waiter.event.set()

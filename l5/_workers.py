@@ -14,9 +14,9 @@ import inspect
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.abc
@@ -25,7 +25,7 @@ import attrs
 from . import _transmit
 from ._errors import MessageTooLarge
 from ._frames import Kind
-from ._handler import RequestContext, resume, takes_context
+from ._handler import RequestContext, awaited, resume, takes_context
 from ._service import HandlerError
 from ._session import Session
 from ._transmit import MessageCancelled
@@ -209,9 +209,9 @@ class Workers:
             if self._ready:
                 await self._handle(worker, *self._ready.popleft())
                 continue
-            found = None if hub.poller is None else hub.poller.serve(self, handler)
+            found: Any = None if hub.poller is None else hub.poller.serve(self, handler)
             if type(found) is tuple:
-                await self._go_on(worker, *found)
+                await self._go_on(worker, *cast("tuple[str, Any, int, Any, Any]", found))
             else:
                 await self._look_around(worker, hub, found)
 
@@ -266,7 +266,7 @@ class Workers:
             if not hasattr(result, "__await__"):
                 await self._reply_if_valid(worker, session, id, result)
                 return
-            steps = result if inspect.iscoroutine(result) else _awaited(result)
+            steps = result if inspect.iscoroutine(result) else awaited(result)
             try:
                 yielded = steps.send(None)
             except StopIteration as stop:
@@ -297,7 +297,7 @@ class Workers:
     @contextmanager
     def _suspended(
         self, worker: _Worker, session: Session, id: int, deadline_us: int | None
-    ) -> Iterator[None]:
+    ) -> Generator[None]:
         """Note what a worker runs while it is suspended, so that it can be cancelled."""
         scope = worker.scope
         assert scope is not None
@@ -329,9 +329,7 @@ class Workers:
             self._streak = 0
             await hub.breathe()
 
-    async def _reply_if_valid(
-        self, worker: _Worker, session: Session, id: int, reply: Any
-    ) -> None:
+    async def _reply_if_valid(self, worker: _Worker, session: Session, id: int, reply: Any) -> None:
         if reply is None:
             problem = "the request handler returned None; it must return bytes or another buffer"
             self._failed(session, id, TypeError(problem))
@@ -344,7 +342,7 @@ class Workers:
         self, worker: _Worker, session: Session, id: int, awaitable: Any
     ) -> None:
         """(From the hot path) the handler returned something to be awaited that is no coroutine."""
-        steps = _awaited(awaitable)
+        steps = awaited(awaitable)
         try:
             yielded = steps.send(None)
         except StopIteration as stop:
@@ -401,7 +399,3 @@ class Workers:
         logger.warning("a request handler raised %r", error, exc_info=error)
         if session.state == "OPEN":
             session.reply_error(id, type(error).__name__, str(error))
-
-
-async def _awaited(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable

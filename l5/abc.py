@@ -50,7 +50,7 @@ class Probe:
     usable: bool
     reason: str = ""
     """Empty when usable; else one sentence that names what is missing and what to do."""
-    details: Mapping[str, object] = attrs.field(factory=dict)
+    details: Mapping[str, object] = attrs.field(factory=dict[str, object])
 
 
 @attrs.frozen

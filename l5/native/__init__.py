@@ -13,7 +13,7 @@ import anyio
 from .._errors import RemoteProtocolError
 
 if TYPE_CHECKING:
-    from ._types import Poller, Ring, Slot
+    from .._fast import Poller, Ring, Slot
 
 __all__ = ["Poller", "Ring", "Slot", "available", "ffi", "lib", "reason"]
 

@@ -99,9 +99,7 @@ class SharedMemoryTransport(UpgradeTransport):
         try:
             self._require()
             if len(fds) != 1:
-                raise TransportUnavailable(
-                    self.name, f"{len(fds)} descriptors came instead of one"
-                )
+                raise TransportUnavailable(self.name, f"{len(fds)} descriptors came instead of one")
             ring_bytes = params.get("ring_bytes")
             problem = _ring_problem(ring_bytes, options)
             if problem is not None:
@@ -131,7 +129,7 @@ class _Attempt(UpgradeAttempt):
         self.message = message
         self._ring: Any = None
         try:
-            # Both limits are set again when the frame sizes are known; here only the mapping counts.
+            # The limits of a frame are set in `complete`; here only the mapping counts.
             self._ring = self._map()
         except OSError as error:
             os.close(fd)
@@ -153,9 +151,7 @@ class _Attempt(UpgradeAttempt):
     def complete(self, link: Link, *, send_limit: int, receive_limit: int) -> Channel:
         sock = socket.socket(fileno=link.detach())
         limit = self._ring_bytes // 4
-        self._ring.attach_bell(
-            sock.fileno(), min(send_limit, limit), min(receive_limit, limit)
-        )
+        self._ring.attach_bell(sock.fileno(), min(send_limit, limit), min(receive_limit, limit))
         os.close(self._fd)
         return RingChannel(self._ring, sock, limit)
 
