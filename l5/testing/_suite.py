@@ -1,0 +1,28 @@
+"""The conformance suite: subclass it in one line, and pytest does the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from ._cancelling import CancellationTests
+from ._in_place import InPlaceTests
+from ._messages import EndTests, MessageTests
+from ._requesting import RequestTests
+
+
+@pytest.mark.anyio
+class TransportSuite(MessageTests, EndTests, RequestTests, InPlaceTests, CancellationTests):
+    """What every transport has to do, on every event loop.
+
+    A transport's author writes, in a test module::
+
+        class TestMine(TransportSuite):
+            transport = "mine"
+
+            def url(self, directory):
+                return f"l5+mine://{directory}/socket"
+
+    `transport` is the name that connections report; `url` gives an address to listen on (in an
+    empty directory of this test's own).  Options for both ends, and sizes, are class variables, see
+    `Harness`.  Which event loops there are is decided by the fixture ``anyio_backend``.
+    """
