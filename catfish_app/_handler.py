@@ -5,6 +5,7 @@ had. The tests send both the same bytes.
 """
 
 import secrets
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from catfish_app._kernels import TreeFull, ffi, lib
 from catfish_app._rtree import Floats, Ids, RTree, _explain, _raise_for_rows
 from catfish_app._wire import Op, ServiceStats
 
+_ROW = struct.Struct("<4dQ")
 LOAD_IDLE_S = 30.0
 """After so long without a part, a load makes room for another one."""
 
@@ -119,9 +121,8 @@ class TreeHandler:
     # ---- changing --------------------------------------------------------------------------------
 
     def _insert(self, _: int, body: bytes) -> bytes:
-        rects, ids = _rows(body)
-        _size_is_right(len(ids) == 1, body)
-        self.tree.insert(*rects[0].tolist(), int(ids[0]))
+        _size_is_right(len(body) == _ROW.size, body)
+        self.tree.insert(*_ROW.unpack(body))
         return b""
 
     def _insert_many(self, _: int, body: bytes) -> bytes:
@@ -129,9 +130,8 @@ class TreeHandler:
         return b""
 
     def _delete(self, _: int, body: bytes) -> bytes:
-        rects, ids = _rows(body)
-        _size_is_right(len(ids) == 1, body)
-        return int(self.tree.delete(*rects[0].tolist(), int(ids[0]))).to_bytes(8, "little")
+        _size_is_right(len(body) == _ROW.size, body)
+        return int(self.tree.delete(*_ROW.unpack(body))).to_bytes(8, "little")
 
     def _update(self, _: int, body: bytes) -> bytes:
         _size_is_right(len(body) == 2 * _wire.RECT_BYTES + _wire.ID_BYTES, body)

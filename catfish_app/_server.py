@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator
@@ -16,6 +17,8 @@ import l5
 from catfish_app._handler import TreeHandler
 from catfish_app._kernels import ffi, lib
 from catfish_app._rtree import RTree
+
+logger = logging.getLogger("catfish")
 
 Mode = Literal["poll", "event", "adaptive"]
 REPORT_S = 0.2
@@ -116,16 +119,11 @@ async def serve_tree(
     Other options, and the errors, are those of `l5.serve`. Leaving the block lets running requests
     finish. The tree may be used meanwhile by this process too.
     """
-    native: NativeTree | None = None
-    handler: TreeHandler | None = None
-    if not python:
-        try:
-            native = NativeTree(tree, workers=workers, mode=mode, spin_us=spin_us)
-        except l5.TransportUnavailable:
-            native = None
-    if native is None:
-        handler = TreeHandler(tree)
-    async with l5.serve(native.service if native else handler, *urls, **options) as server:
+    native = None if python else _native_tree(tree, workers, mode, spin_us)
+    handler = TreeHandler(tree) if native is None else None
+    answering = handler or (native and native.service)
+    assert answering is not None
+    async with l5.serve(answering, *urls, **options) as server:
         served = TreeServer(tree, server, native, handler)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(served.keep_reporting)
@@ -133,3 +131,11 @@ async def serve_tree(
                 yield served
             finally:
                 tasks.cancel_scope.cancel()
+
+
+def _native_tree(tree: RTree, workers: int, mode: Mode, spin_us: int) -> NativeTree | None:
+    try:
+        return NativeTree(tree, workers=workers, mode=mode, spin_us=spin_us)
+    except l5.TransportUnavailable as error:
+        logger.info("Python answers in the event loop: %s", error)
+        return None
