@@ -65,36 +65,56 @@ class Window:
 
 
 class Budget:
-    """Bytes that half-received messages may hold, shared by the connections of a server."""
+    """Bytes that half-received messages may hold: of one connection, within those of its server.
 
-    def __init__(self, limit_bytes: int) -> None:
+    Both count allowances, not only what has arrived.  The initial ones need no grant: a connection
+    announces one that fits its budget as often as the peer may have messages open
+    (`Options.initial_credit_bytes`); a server whose connections together hold twice its budget takes no more.
+    """
+
+    def __init__(self, limit_bytes: int, parent: Budget | None = None) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
+        self._parent = parent
         self._partials: OrderedDict[int, Partial] = OrderedDict()
 
-    def enter(self, partial: Partial, size_bytes: int) -> None:
-        """Count a new partial message with its initial allowance, which needs no grant."""
+    def enter(self, partial: Partial, size_bytes: int) -> bool:
+        """Count a new partial message with its initial allowance; False: the server is full."""
+        parent = self._parent
+        if parent is not None:
+            if parent.used_bytes + size_bytes > 2 * parent.limit_bytes:
+                return False
+            parent.enter(partial, size_bytes)
         self._partials[id(partial)] = partial
         partial.allowed_bytes = size_bytes
         self.used_bytes += size_bytes
+        return True
 
     def extend(self, partial: Partial, allowed_bytes: int) -> bool:
         """Raise what a message may hold if there is room, or if it has waited longest."""
         more = allowed_bytes - partial.allowed_bytes
-        oldest = next(iter(self._partials)) == id(partial)
-        if self.used_bytes + more > self.limit_bytes and not oldest:
+        parent = self._parent
+        if not self._takes(partial, more) or (parent and not parent._takes(partial, more)):
             partial.starved = True
             return False
         partial.starved = False
         partial.allowed_bytes = allowed_bytes
         self.used_bytes += more
+        if parent is not None:
+            parent.used_bytes += more
         return True
+
+    def _takes(self, partial: Partial, more_bytes: int) -> bool:
+        oldest = next(iter(self._partials)) == id(partial)
+        return oldest or self.used_bytes + more_bytes <= self.limit_bytes
 
     def leave(self, partial: Partial) -> None:
         """Forget a message, and let those that starve ask again, oldest first."""
         if self._partials.pop(id(partial), None) is None:
             return
         self.used_bytes -= partial.allowed_bytes
+        if self._parent is not None:
+            self._parent.leave(partial)
         for other in [p for p in self._partials.values() if p.starved]:
             other.retry()
 
@@ -172,8 +192,11 @@ class Reassembly:
                 f"the peer began more than {self._partials_max} long messages at once"
             )
         partial: Partial = Partial(key, lambda: self._extend(partial))
+        if not self._budget.enter(partial, self._credit_bytes):
+            raise RemoteProtocolError(
+                "the server's memory for half-received messages is used up: try again later"
+            )
         self._partials[key] = partial
-        self._budget.enter(partial, self._credit_bytes)
         return partial
 
     def _extend(self, partial: Partial) -> None:

@@ -384,7 +384,7 @@ def limits_of(options: Options) -> Limits:
         max_message_bytes=options.max_message_bytes,
         segment_bytes=options.segment_bytes,
         data_window_bytes=options.data_window_bytes,
-        credit_bytes=options.credit_bytes,
+        credit_bytes=options.initial_credit_bytes,
         in_flight_max=options.in_flight_max,
     )
 

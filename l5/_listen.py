@@ -59,7 +59,8 @@ class Listener(anyio.abc.Listener[Connection]):
         """
 
         async def on_established(made: Established, options: ListenOptions) -> None:
-            connection = Connection(Session(current_hub(), made, options, self._budget))
+            budget = Budget(options.reassembly_bytes, self._budget)
+            connection = Connection(Session(current_hub(), made, options, budget))
             if task_group is None:
                 await handler(connection)
             else:

@@ -238,6 +238,12 @@ class Options:
     def _reassembly_default(self) -> int:
         return max(128 * MIB, self.max_message_bytes)
 
+    @property
+    def initial_credit_bytes(self) -> int:
+        """What the peer may send of a long message unasked: that of all its requests fits."""
+        share = self.reassembly_bytes // self.in_flight_max
+        return max(self.segment_bytes, min(self.credit_bytes, share))
+
     def __attrs_post_init__(self) -> None:
         if self.ring_bytes & (self.ring_bytes - 1):
             raise _refuse("ring", self.ring_bytes, "a power of two")

@@ -184,9 +184,12 @@ class Server:
         else:
             await self._keep_session(made, options)
 
+    def _budget_of(self, options: ListenOptions) -> Budget:
+        return Budget(options.reassembly_bytes, self._budget)
+
     async def _run_connection(self, made: Established, options: ListenOptions) -> None:
         assert self._hub is not None
-        session = Session(self._hub, made, options, self._budget)
+        session = Session(self._hub, made, options, self._budget_of(options))
         self._sessions.add(session)
         try:
             async with Connection(session) as connection:
@@ -201,7 +204,7 @@ class Server:
     async def _keep_session(self, made: Established, options: ListenOptions) -> None:
         assert self._hub is not None
         ended = anyio.Event()
-        session = Session(self._hub, made, options, self._budget, self._workers)
+        session = Session(self._hub, made, options, self._budget_of(options), self._workers)
         session.on_close.append(ended.set)
         self._sessions.add(session)
         try:

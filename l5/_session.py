@@ -91,6 +91,7 @@ class Session:
         self.frames_received = 0
         self.space_waits = 0
         self.aborted = 0
+        self.long_data = 0
         self.peer_done = False
         """The peer said that it sends nothing more, but still receives."""
         self.partial_requests: dict[int, int] = {}
@@ -339,7 +340,10 @@ class Session:
             "this connection belongs to the parent process: connect again after fork"
         )
         self._detached = True
-        self._release()
+        self._channel_open = False
+        self.channel.forget()
+        for fd in self._watched:
+            os.close(fd)
 
     def _finish(self, state: str, error: Exception) -> None:
         self.state = state

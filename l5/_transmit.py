@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .abc import Buffer
 
 _MORE = int(Flag.MORE)
+LONG_DATA_MAX = 8
+"""Long data messages that one connection sends at once; the receiver takes twice as many."""
 
 
 def as_bytes_view(payload: Buffer) -> memoryview:
@@ -86,6 +88,10 @@ async def accept_message(
 async def _send_segments(
     session: Session, kind: int, flags: int, id: int, payload: memoryview
 ) -> None:
+    if kind == Kind.DATA:
+        # The receiver keeps a bounded number of half messages; requests are bounded by in_flight.
+        await wait_until(session, lambda: session.long_data < LONG_DATA_MAX)
+        session.long_data += 1
     key = (kind == Kind.RESPONSE, id)
     credit = session.credits[key] = Credit(session.sends.credit_bytes)
     sent = 0
@@ -102,6 +108,9 @@ async def _send_segments(
         raise
     finally:
         del session.credits[key]
+        if kind == Kind.DATA:
+            session.long_data -= 1
+            session.wake_patient()
 
 
 async def _wait_credit(session: Session, credit: Credit, needed_bytes: int) -> None:

@@ -220,9 +220,10 @@ class Workers:
     ) -> None:
         """Take a request over from `Poller.serve`, which got as far as `what` says."""
         session: Session | None = ring.session
-        if session is None:  # closed meanwhile
-            if what == "suspended":
-                first.close()
+        if session is None and what == "suspended":  # closed meanwhile
+            first.close()
+        elif session is None:
+            return
         elif what == "request":
             await self._handle(worker, session, id, first, None)
         elif what == "suspended":
@@ -239,9 +240,8 @@ class Workers:
         if found is True:
             await hub.breathe()
         elif found is not None:
-            session = found.session
-            session.on_ready()
-            if session.server is not self:
+            found.session.on_ready()
+            if found.server is not self:
                 await hub.breathe()  # tasks of other connections were woken: let them run
         elif not self._ready:
             waiter = worker.waiter

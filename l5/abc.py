@@ -148,6 +148,10 @@ class Channel(Pollable):
     def close(self) -> None:
         """Release memory and descriptors at once; never waits, may be called twice."""
 
+    def forget(self) -> None:
+        """(In a forked child) close the child's copies without a word to the peer."""
+        self.close()
+
 
 class Link(ABC):
     """A bootstrap connection: bytes (and descriptors) for the hellos, then a channel.

@@ -300,3 +300,6 @@ class TLSChannel(StreamChannel):
         if not self._closed:
             self._tls.say_goodbye()
         super().close()
+
+    def forget(self) -> None:
+        super().close()
