@@ -11,7 +11,8 @@ peer's, pair by pair. Hits are compared: a peer that finds another number ends t
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,24 +29,33 @@ Timed = Callable[[], tuple[float, int]]
 class Size:
     """How much of everything."""
 
-    def __init__(self, quick: bool) -> None:
+    def __init__(
+        self, quick: bool, rounds: int | None = None, goals: Collection[str] | None = None
+    ) -> None:
+        self.goals = goals
         self.entries = 200_000 if quick else 2_000_000
-        self.rounds = 3 if quick else 5
+        self.rounds = rounds or (3 if quick else 5)
         self.c_searches = {"1e-05": 100_000, "0.01": 50_000, "pl": 100_000}
         self.c_inserts = 10_000 if quick else 20_000
         self.python_searches = {"1e-05": 20_000, "0.01": 5_000, "pl": 20_000}
         self.python_inserts = 1_000 if quick else 4_000
 
+    def wants(self, *goals: str | None) -> bool:
+        """Tell whether one of these goals is asked for; without a choice everything is."""
+        return self.goals is None or any(goal in self.goals for goal in goals)
 
-def run(quick: bool) -> Iterator[Row]:
-    """Measure all cases; yield one row a case and peer as it is done."""
-    size = Size(quick)
-    for cases in (c_loop_cases, python_search_cases, python_insert_cases):
+
+def run(
+    quick: bool, rounds: int | None = None, goal: Collection[str] | None = None
+) -> Iterator[Row]:
+    """Measure all cases, or those of some goals; yield one row a case and peer as it is done."""
+    size = Size(quick, rounds, goal)
+    for cases in (c_packed_cases, c_dynamic_cases, python_search_cases, python_insert_cases):
         try:
             yield from cases(size)
         except programs.Unavailable as reason:
             print(f"rtree: {cases.__name__} left out: {reason}", file=sys.stderr)
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             print(
                 f"rtree: {cases.__name__} left out: {error.name} is not installed", file=sys.stderr
             )
@@ -90,41 +100,45 @@ def spread(values: list[float]) -> dict[str, float]:
 # ---- C loops: R1, R3 ----
 
 
-def c_loop_cases(size: Size) -> Iterator[Row]:
+@contextmanager
+def loops(size: Size, how: str) -> Iterator[tuple[programs.Loop, programs.Loop]]:
     ours, boost = programs.build_ours(), programs.build_boost()
     folder = programs.BUILD / f"data-{size.entries}"
     workload.write(folder, size.entries, 200_000)
-    with (
-        programs.Loop(ours, folder, "packed") as a,
-        programs.Loop(boost, folder, "packed") as b,
-    ):
-        yield from c_packed(size, a, b)
-    with (
-        programs.Loop(ours, folder, "inserted") as a,
-        programs.Loop(boost, folder, "inserted") as b,
-    ):
-        yield from c_dynamic(size, a, b)
+    with programs.Loop(ours, folder, how) as a, programs.Loop(boost, folder, how) as b:
+        yield a, b
 
 
-def c_packed(size: Size, ours: programs.Loop, boost: programs.Loop) -> Iterator[Row]:
+def c_packed_cases(size: Size) -> Iterator[Row]:
+    if not size.wants("R1", None):
+        return
     peer = "boost rstar<16> packed"
-    yield build_row("c-packed-build", peer, ours, boost, size.entries)
-    for what, case in (("search", "c-packed-search"), ("many", "c-packed-search-many")):
-        for scale in SCALES:
-            count = size.c_searches[scale]
-            pair = c_pair(ours, what, boost, "search", scale, count)
-            goal = "R1" if what == "search" else None
-            yield compare(f"{case}/{scale}", goal, "searches", peer, pair, size.rounds)
+    with loops(size, "packed") as (ours, boost):
+        if size.wants(None):
+            yield build_row("c-packed-build", peer, ours, boost, size.entries)
+        for what, case, goal in (
+            ("search", "c-packed-search", "R1"),
+            ("many", "c-packed-search-many", None),
+        ):
+            for scale in SCALES if size.wants(goal) else ():
+                pair = c_pair(ours, what, boost, "search", scale, size.c_searches[scale])
+                yield compare(f"{case}/{scale}", goal, "searches", peer, pair, size.rounds)
 
 
-def c_dynamic(size: Size, ours: programs.Loop, boost: programs.Loop) -> Iterator[Row]:
+def c_dynamic_cases(size: Size) -> Iterator[Row]:
+    if not size.wants("R3", None):
+        return
     peer = "boost rstar<16> inserted"
-    yield build_row("c-dynamic-build", peer, ours, boost, size.entries)
-    for what, metric in (("search", "searches"), ("insert", "insertions"), ("mix", "operations")):
-        for scale in SCALES:
-            count = size.c_inserts if what != "search" else size.c_searches[scale]
-            pair = c_pair(ours, what, boost, what, scale, count)
-            yield compare(f"c-dynamic-{what}/{scale}", "R3", metric, peer, pair, size.rounds)
+    metrics = {"search": "searches", "insert": "insertions", "mix": "operations"}
+    with loops(size, "inserted") as (ours, boost):
+        if size.wants(None):
+            yield build_row("c-dynamic-build", peer, ours, boost, size.entries)
+        for what, metric in metrics.items():
+            for scale in SCALES if size.wants("R3") else ():
+                count = size.c_inserts if what != "search" else size.c_searches[scale]
+                pair = c_pair(ours, what, boost, what, scale, count)
+                case = f"c-dynamic-{what}/{scale}"
+                yield compare(case, "R3", metric, peer, pair, size.rounds)
 
 
 def c_pair(
@@ -253,15 +267,28 @@ PEERS: tuple[tuple[type[Boostree | Shapely | Libspatialindex], float], ...] = (
 
 
 def python_search_cases(size: Size) -> Iterator[Row]:
+    if not size.wants("R4", "R5", None):
+        return
     rects = workload.data(size.entries)
     ours = Ours(rects)
     for make, share in PEERS:
-        peer = make(rects)
-        goals = ("R4", "R5") if make is Boostree else (None, None)
-        for scale in SCALES:
-            count = int(size.python_searches[scale] * share)
-            queries = workload.queries(scale, count)
-            for kind, goal in zip(("each", "all"), goals, strict=True):
+        goals = {"each": "R4", "all": "R5"} if make is Boostree else {"each": None, "all": None}
+        if size.wants(*goals.values()):
+            yield from searches_against(make(rects), share, goals, ours, size)
+
+
+def searches_against(
+    peer: Boostree | Shapely | Libspatialindex,
+    share: float,
+    goals: Mapping[str, str | None],
+    ours: Ours,
+    size: Size,
+) -> Iterator[Row]:
+    for scale in SCALES:
+        count = int(size.python_searches[scale] * share)
+        queries = workload.queries(scale, count)
+        for kind, goal in goals.items():
+            if size.wants(goal):
                 pair = (
                     timed(count, getattr(ours, kind)(queries)),
                     timed(count, getattr(peer, kind)(queries)),
@@ -271,6 +298,8 @@ def python_search_cases(size: Size) -> Iterator[Row]:
 
 
 def python_insert_cases(size: Size) -> Iterator[Row]:
+    if not size.wants("R6"):
+        return
     rects = workload.data(size.entries // 4)  # libspatialindex needs half a gigabyte for 2 million
     peer = Libspatialindex(rects)
     ours = RTree.bulk(rects, capacity=2 * size.entries)
