@@ -37,7 +37,7 @@ lint: $(stamps)/installed $(stamps)/extra-test $(stamps)/extra-lint ## check sty
 	$(py) -m ruff check .
 	$(py) -m ruff format --check .
 	$(py) -m pyright --warnings
-	PYTHONPATH=. $(py) -m pyright --verifytypes l5 --ignoreexternal
+	PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONPATH=. $(py) -m pyright --verifytypes l5 --ignoreexternal
 
 format: $(stamps)/extra-lint ## let ruff format and mend what it can
 	$(py) -m ruff check --fix .

@@ -51,9 +51,9 @@ class Acceptor:
         for address, chosen in self._wanted:
             _check_exposure(address, chosen)
         self.endpoints: list[Endpoint] = []
-        self.tickets = Tickets()
-        self.connections = 0
-        self.rejected = 0
+        self.tickets: Tickets = Tickets()
+        self.connections: int = 0
+        self.rejected: int = 0
         self._rendezvous: LinkListener | None = None
 
     @property

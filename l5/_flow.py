@@ -73,8 +73,8 @@ class Budget:
     """
 
     def __init__(self, limit_bytes: int, parent: Budget | None = None) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
+        self.limit_bytes: int = limit_bytes
+        self.used_bytes: int = 0
         self._parent = parent
         self._partials: OrderedDict[int, Partial] = OrderedDict()
 

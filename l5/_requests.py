@@ -53,7 +53,7 @@ class RequestTable:
 
     def __init__(self) -> None:
         self._requests: dict[int, Request] = {}
-        self.late_answers = 0
+        self.late_answers: int = 0
 
     def __len__(self) -> int:
         return len(self._requests)

@@ -27,9 +27,12 @@ from ._requests import Request, RequestTable
 
 if TYPE_CHECKING:
     from ._bootstrap import Established
+    from ._hello import Limits
     from ._fast import Ring
     from ._options import Options
+    from ._selector import UpgradeReport
     from ._wait import Hub, Waiter
+    from .abc import Channel, PeerInfo
 
 logger = logging.getLogger("l5.session")
 
@@ -68,17 +71,19 @@ class Session:
         budget: Budget,
         server: RequestServer | None = None,
     ) -> None:
-        self.hub = hub
-        self.channel = channel = made.channel
-        self.sends = made.sends
-        self.takes = takes = made.takes
-        self.peer = made.peer
-        self.report = made.report
+        self.hub: Hub = hub
+        self.channel: Channel = made.channel
+        channel = made.channel
+        self.sends: Limits = made.sends
+        self.takes: Limits = made.takes
+        takes = made.takes
+        self.peer: PeerInfo = made.peer
+        self.report: UpgradeReport = made.report
         self.ring: Ring | None = getattr(channel, "ring", None)
-        self.state = "OPEN"
+        self.state: str = "OPEN"
         self.error: Exception | None = None
-        self.server = server
-        self.requests = RequestTable()
+        self.server: RequestServer | None = server
+        self.requests: RequestTable = RequestTable()
         self.inbox: deque[bytes] = deque()
         self.receiver: Waiter | None = None
         self.senders: dict[Waiter, None] = {}
@@ -87,12 +92,12 @@ class Session:
         """Who waits for credit or for an answer before it may send at all."""
         self.credits: dict[tuple[bool, int], Credit] = {}
         self.on_close: list[Callable[[], None]] = []
-        self.frames_sent = 0
-        self.frames_received = 0
-        self.space_waits = 0
-        self.aborted = 0
-        self.long_data = 0
-        self.peer_done = False
+        self.frames_sent: int = 0
+        self.frames_received: int = 0
+        self.space_waits: int = 0
+        self.aborted: int = 0
+        self.long_data: int = 0
+        self.peer_done: bool = False
         """The peer said that it sends nothing more, but still receives."""
         self.partial_requests: dict[int, int] = {}
         self._control: deque[tuple[int, int, int, bytes]] = deque()
@@ -101,14 +106,14 @@ class Session:
         self._channel_open = True
         self._lost = False
         self._detached = False
-        self.reassembly = Reassembly(
+        self.reassembly: Reassembly = Reassembly(
             message_limit=takes.max_message_bytes,
             credit_bytes=takes.credit_bytes,
             partials_max=takes.in_flight_max + made.sends.in_flight_max + 16,
             budget=budget,
             grant=self.grant,
         )
-        self.window = self._make_window()
+        self.window: Any = self._make_window()
         if self.ring is not None:
             self.ring.spin_ns = options.spin_us * 1000
             self.ring.strict = int(options.strict)
@@ -383,8 +388,8 @@ class Credit:
     __slots__ = ("allowed_bytes", "cancelled", "waiter")
 
     def __init__(self, allowed_bytes: int) -> None:
-        self.allowed_bytes = allowed_bytes
-        self.cancelled = False
+        self.allowed_bytes: int = allowed_bytes
+        self.cancelled: bool = False
         self.waiter: Waiter | None = None
 
     def wake(self) -> None:

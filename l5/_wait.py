@@ -88,11 +88,11 @@ class Waiter:
     __slots__ = ("asleep_in", "event", "ready", "server")
 
     def __init__(self, server: object = None) -> None:
-        self.ready = False
+        self.ready: bool = False
         self.event: anyio.Event | None = None
         self.asleep_in: Hub | None = None
         """The hub whose descriptor the task sleeps on, while it drives."""
-        self.server = server
+        self.server: object = server
         """(The leader of a request server) frames for this server are left in the rings."""
 
     def wake(self) -> None:

@@ -36,5 +36,5 @@ try:
         anyio.BusyResourceError,
     )
     available = True
-except ImportError as error:
-    reason = f"the C extension l5._native cannot be loaded: {error}"
+except ImportError as _error:
+    reason = f"the C extension l5._native cannot be loaded: {_error}"

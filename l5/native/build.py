@@ -51,7 +51,7 @@ def make_ffibuilder() -> FFI:
     return builder
 
 
-ffibuilder = make_ffibuilder()
+ffibuilder: FFI = make_ffibuilder()
 
 
 if __name__ == "__main__":

@@ -53,12 +53,12 @@ class _Queue:
 
     def __init__(self) -> None:
         self.frames: deque[Frame] = deque()
-        self.sent = 0
-        self.taken = 0
-        self.receiver_armed = False
-        self.sender_waits_for = 0
+        self.sent: int = 0
+        self.taken: int = 0
+        self.receiver_armed: bool = False
+        self.sender_waits_for: int = 0
         """Bytes for which an armed sender wants room; 0 when it does not wait."""
-        self.closed = False
+        self.closed: bool = False
 
     def fits(self, cost: int) -> bool:
         """Tell whether a frame may be queued; a frame of any size fits an empty queue."""
