@@ -1,0 +1,98 @@
+"""Run benchmarks: ``python -m benchmarks CASE [--json FILE]``; ``list`` names the cases.
+
+One JSON object a line goes to standard output (and to FILE); on a terminal a table goes to
+standard error as well.
+"""
+
+import argparse
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from benchmarks import _report
+from benchmarks._harness import KEYS, Row
+
+CASES = {
+    "messaging": (
+        "benchmarks.messaging",
+        "requests and one-way transfers beside sockets, ZeroMQ and iceoryx2 (M1 to M8)",
+    ),
+    "rtree": (
+        "benchmarks.rtree",
+        "the R-tree in process, beside Boost, boostree, shapely and libspatialindex (R1 to R6)",
+    ),
+    "rtree-served": (
+        "benchmarks.rtree_served",
+        "the served R-tree, beside PostgreSQL (R7, R8)",
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("case", choices=[*CASES, "all", "list"])
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the lines there as well")
+    parser.add_argument("--quick", action="store_true", help="small and short: shows that it runs")
+    parser.add_argument("--rounds", type=positive, help="how often each side has its turn")
+    parser.add_argument(
+        "--goal", action="append", metavar="M1", help="only what measures this goal; repeatable"
+    )
+    chosen = parser.parse_args(arguments)
+    if chosen.case == "list":
+        for name, (_, text) in CASES.items():
+            print(f"{name:14}{text}")
+        return 0
+    names = list(CASES) if chosen.case == "all" else [chosen.case]
+    with _report.Report() as report:
+        rows = rows_of(names, vars(chosen))
+        if chosen.json is None:
+            write(rows, [sys.stdout], report)
+        else:
+            with open_for_writing(chosen.json) as file:
+                write(rows, [sys.stdout, file], report)
+    return 0
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def open_for_writing(path: Path) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("w", encoding="utf-8")
+
+
+def rows_of(names: Sequence[str], options: dict[str, Any]) -> Iterator[Row]:
+    for name in names:
+        try:
+            run = importlib.import_module(CASES[name][0]).run
+        except ModuleNotFoundError as error:
+            wanted = "is not part of this version"
+            if error.name != CASES[name][0]:
+                wanted = f"needs {error.name}: install the extra `bench`"
+            print(f"benchmarks: {name} left out: it {wanted}", file=sys.stderr)
+            continue
+        taken = inspect.signature(run).parameters
+        for option in ("rounds", "goal"):
+            if options[option] is not None and option not in taken:
+                print(f"benchmarks: {name} takes no --{option}", file=sys.stderr)
+        yield from run(**{key: value for key, value in options.items() if key in taken})
+
+
+def write(rows: Iterator[Row], files: Sequence[IO[str]], report: _report.Report) -> None:
+    for row in rows:
+        line = json.dumps({key: row[key] for key in KEYS})
+        for file in files:
+            print(line, file=file, flush=True)
+        report.add(row)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

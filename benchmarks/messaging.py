@@ -1,0 +1,271 @@
+"""Messages over shared memory and sockets, beside the usual ways to pass them between processes.
+
+Goals: M1 requests on asyncio, also against uvloop at its best (M1b, both ends on one processor); M2
+on trio; M3 a service in C; M4 one-way bandwidth; M5 beside a busy process; M6 several clients; M7
+an idle pair; M8 sockets through l5. What each number means is told in docs/performance.md.
+
+Server and clients are processes of their own; they stay connected while the sides take turns.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+import attrs
+
+from benchmarks import _report
+from benchmarks._harness import REPEATS, ROUNDS, Metric, Row, Sample, Watch, compare, take_turns
+from benchmarks.messaging_peers import native_echo
+from benchmarks.messaging_peers.memory import CHUNK_BYTES
+from benchmarks.messaging_peers.pair import Pair, Spec, WorkerFailed
+
+MIB = 1 << 20
+
+RATE = Metric("rate", "round trips", "1/s")
+P50 = Metric("p50_us", "p50", "us")
+P99 = Metric("p99_us", "p99", "us")
+BANDWIDTH = Metric("rate", "bandwidth", "B/s")
+FAIRNESS = Metric("fairness", "slowest over mean client", "1")
+CPU = Metric("cpu_percent", "processor time", "%")
+WAKE_UPS = Metric("wake_ups", "wake-ups", "1/s")
+
+
+@attrs.frozen
+class Size:
+    """How much of everything."""
+
+    rounds: int
+    repeats: int
+    seconds: float
+    clients: tuple[int, ...]
+    hot_bytes: int
+    cold_bytes: int
+
+
+FULL = Size(ROUNDS, REPEATS, 0.5, (2, 8), 64 * MIB, 256 * MIB)
+QUICK = Size(1, 0, 0.02, (2,), 4 * MIB, 8 * MIB)
+
+
+@attrs.frozen
+class Peer:
+    spec: Spec
+    goal: str | None = None
+
+
+@attrs.frozen
+class Limit:
+    """A side that is not measured: it is what the goal allows."""
+
+    name: str
+    goal: str
+    allowed: Mapping[str, float]
+
+    def measure(self) -> Sample:
+        return self.allowed
+
+    def pids(self) -> list[int]:
+        return []
+
+
+@attrs.frozen
+class Case:
+    name: str
+    ours: Spec
+    peers: Sequence[Peer]
+    metrics: Sequence[Metric] = (RATE,)
+    beside_hog: bool = False
+    limit: "Limit | None" = None
+    """Stands in for a peer where the goal is a number."""
+
+
+def run(quick: bool, rounds: int | None = None, goal: Sequence[str] | None = None) -> Iterator[Row]:
+    """Measure all cases, or those of the named goals; yield their rows as they are done."""
+    size = QUICK if quick else FULL
+    if rounds is not None:
+        size = attrs.evolve(size, rounds=rounds)
+    wanted = None if goal is None else {name.upper() for name in goal}
+    failures: list[WorkerFailed] = []
+    for name, cases in CASES.items():
+        if wanted is not None and name.upper() not in wanted:
+            continue
+        with tempfile.TemporaryDirectory(prefix="l5-bench-") as folder:
+            try:
+                for case in cases(size, folder):
+                    yield from measure(case, size, folder)
+            except native_echo.Unavailable as reason:
+                left_out(name, str(reason))
+            except WorkerFailed as failure:
+                left_out(f"the rest of {name}", str(failure))
+                failures.append(failure)
+    if failures:
+        raise ExceptionGroup("messaging: not everything could be measured", failures)
+
+
+def left_out(what: str, reason: str) -> None:
+    print(f"messaging: {what} left out: {reason}", file=sys.stderr)
+
+
+def measure(case: Case, size: Size, folder: str) -> list[Row]:
+    """Start all sides of a case, let them take turns, and end them."""
+    if case.ours.missing:
+        left_out(case.name, f"{', '.join(case.ours.missing)} is not installed")
+        return []
+    peers: list[Peer] = []
+    for peer in case.peers:
+        if peer.spec.missing:
+            left_out(f"{case.name}, {peer.spec.name}", f"no {', '.join(peer.spec.missing)}")
+        else:
+            peers.append(peer)
+    limits = [case.limit] if case.limit else []
+    if not peers and not limits:
+        return []
+    specs = [case.ours, *(peer.spec for peer in peers)]
+    _report.begin(case.name, size.rounds * (len(specs) + len(limits)))
+    with ExitStack() as stack:
+        hogs = [stack.enter_context(hog())] if case.beside_hog else []
+        pairs = [stack.enter_context(Pair(spec, folder, size.seconds)) for spec in specs]
+        done = take_turns(
+            [*pairs, *limits],
+            size.rounds,
+            repeats=size.repeats,
+            watch=lambda: Watch(lambda: [*hogs, *(pid for pair in pairs for pid in pair.pids())]),
+            on_measured=_report.advance,
+        )
+    goals = [peer.goal for peer in (*peers, *limits)]
+    names = [side.name for side in (*(peer.spec for peer in peers), *limits)]
+    return compare(case.name, goals, case.metrics, names, done)
+
+
+@contextmanager
+def hog() -> Iterator[int]:
+    """Keep one processor busy, with a process that wants nothing else."""
+    process = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+# ---- the sides ----
+
+TIMED = ("rate", "times")
+UVLOOP = Spec("uvloop streams, unix", "streams", "uvloop", needs=("uvloop",), what=TIMED)
+UVLOOP_ONE_CORE = attrs.evolve(UVLOOP, name="uvloop streams, unix, one core", one_core=True)
+ASYNCIO = Spec("asyncio streams, unix", "streams", what=TIMED)
+TRIO = Spec("trio streams, unix", "trio_streams", "trio", what=TIMED)
+ZEROMQ = Spec("pyzmq.asyncio REQ/REP, ipc", "zeromq", needs=("zmq",), what=TIMED)
+ICEORYX = Spec("iceoryx2, busy", "iceoryx", needs=("iceoryx2",), what=TIMED)
+
+
+def shm(name: str = "l5 shm", **kwargs: object) -> Spec:
+    return Spec(**{"name": name, "module": "ours", "what": TIMED, **kwargs})  # type: ignore[arg-type]
+
+
+# ---- the cases ----
+
+
+def m1(size: Size, folder: str) -> Iterator[Case]:
+    goal = "M1"
+    peers = [Peer(UVLOOP, goal), Peer(ZEROMQ, goal), Peer(ASYNCIO), Peer(ICEORYX, goal)]
+    yield Case("request/asyncio", shm(), peers, (RATE, P50, P99))
+
+
+def m1b(size: Size, folder: str) -> Iterator[Case]:
+    yield Case("request/asyncio", shm(), [Peer(UVLOOP_ONE_CORE, "M1b")], (RATE, P50, P99))
+
+
+def m2(size: Size, folder: str) -> Iterator[Case]:
+    peers = [Peer(UVLOOP, "M2"), Peer(TRIO, "M2")]
+    yield Case("request/trio", shm(backend="trio"), peers, (RATE, P50, P99))
+
+
+def m3(size: Size, folder: str) -> Iterator[Case]:
+    ours = shm(options={"library": native_echo.build(folder)})
+    peers = [Peer(shm("l5 shm, handler in Python"), "M3"), Peer(UVLOOP)]
+    yield Case("request/native", ours, peers, (RATE, P50, P99))
+
+
+def m4(size: Size, folder: str) -> Iterator[Case]:
+    hot = {
+        "source_bytes": CHUNK_BYTES,
+        "target_bytes": CHUNK_BYTES,
+        "transfer_bytes": size.hot_bytes,
+    }
+    sockets = [
+        Spec("uvloop BufferedProtocol, unix", "protocol_bulk", "uvloop", hot, what=("transfer",)),
+        Spec("blocking socket, unix", "sockets_bulk", options=hot, what=("transfer",)),
+    ]
+    for take in ("bytes", "copies", "views"):
+        ours = Spec("l5 shm", "ours_bulk", options={**hot, "take": take}, what=("transfer",))
+        peers = [Peer(spec, "M4") for spec in sockets]
+        yield Case(f"one-way/hot/{take}", ours, peers, (BANDWIDTH,))
+    cold = dict.fromkeys(("source_bytes", "target_bytes", "transfer_bytes"), size.cold_bytes)
+    yield Case(
+        "one-way/cold/copies",
+        Spec("l5 shm", "ours_bulk", options={**cold, "take": "copies"}, what=("transfer",)),
+        [
+            Peer(
+                Spec("memcpy", "memory", options=cold, what=("transfer",), without_server=True),
+                "M4",
+            )
+        ],
+        (BANDWIDTH,),
+    )
+
+
+def m5(size: Size, folder: str) -> Iterator[Case]:
+    never = shm("l5 shm, spin_us=0", options={"spin_us": 0})
+    yield Case(
+        "request/asyncio/beside-hog",
+        shm(),
+        [Peer(UVLOOP, "M5"), Peer(never, "M5")],
+        (RATE, P50, P99),
+        beside_hog=True,
+    )
+    yield Case(
+        "request/asyncio/one-core",
+        shm(one_core=True),
+        [Peer(UVLOOP_ONE_CORE, "M5"), Peer(attrs.evolve(never, one_core=True), "M5")],
+        (RATE, P50, P99),
+    )
+
+
+def m6(size: Size, folder: str) -> Iterator[Case]:
+    for clients in size.clients:
+        ours = shm(clients=clients, what=("rate",))
+        peer = attrs.evolve(UVLOOP, clients=clients, what=("rate",))
+        yield Case(f"request/asyncio/{clients}-clients", ours, [Peer(peer, "M6")], (RATE, FAIRNESS))
+
+
+def m7(size: Size, folder: str) -> Iterator[Case]:
+    limit = Limit("what the goal allows", "M7", {"cpu_percent": 1.0, "wake_ups": 1.0})
+    for backend in ("asyncio", "trio"):
+        ours = shm(backend=backend, what=("idle",))
+        yield Case(f"idle/{backend}", ours, [], (CPU, WAKE_UPS), limit=limit)
+
+
+def m8(size: Size, folder: str) -> Iterator[Case]:
+    for over in ("tcp", "unix"):
+        for backend in ("asyncio", "uvloop", "trio"):
+            options = {"over": over}
+            ours = Spec(
+                f"l5 {over}", "ours", backend, {**options, "transports": over}, what=("rate",)
+            )
+            peer = Spec(f"anyio {over}, framed", "anyio_framed", backend, options, what=("rate",))
+            yield Case(f"request/{backend}/{over}", ours, [Peer(peer, "M8")])
+
+
+CASES: dict[str, Callable[[Size, str], Iterator[Case]]] = {
+    "M1": m1,
+    "M1b": m1b,
+    "M2": m2,
+    "M3": m3,
+    "M4": m4,
+    "M5": m5,
+    "M6": m6,
+    "M7": m7,
+    "M8": m8,
+}

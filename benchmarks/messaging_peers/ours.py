@@ -1,0 +1,47 @@
+"""`l5`: an echo server for each request, in Python or in C."""
+
+import ctypes
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import l5
+from benchmarks.messaging_peers.loops import Request
+
+
+async def echo(request: bytes) -> bytes:
+    return request
+
+
+def url(address: str, options: dict[str, Any]) -> str:
+    return "l5://127.0.0.1:0" if options.get("over") == "tcp" else f"l5+unix://{address}"
+
+
+def keywords(options: dict[str, Any]) -> dict[str, Any]:
+    """Return what is given to both ends; a transport that is not "shm" is to stay a socket."""
+    known = ("ring", "spin_us", "transports")
+    return {key: options[key] for key in known if key in options}
+
+
+@asynccontextmanager
+async def server(address: str, options: dict[str, Any]) -> AsyncIterator[str]:
+    handler: Any = echo
+    if "library" in options:
+        library = ctypes.CDLL(options["library"])
+        at = ctypes.cast(library.echo, ctypes.c_void_p).value
+        handler = l5.NativeService(at, keep_alive=library)
+    async with l5.serve(handler, url(address, options), **keywords(options)) as running:
+        yield running.urls[0]
+
+
+@asynccontextmanager
+async def client(address: str, options: dict[str, Any]) -> AsyncIterator[Request]:
+    async with await l5.connect(address, **keywords(options)) as connection:
+        expect_transport(connection, options)
+        yield connection.request
+
+
+def expect_transport(connection: l5.Connection, options: dict[str, Any]) -> None:
+    wanted = options.get("transports", "shm")
+    if connection.transport != wanted:
+        raise RuntimeError(f"meant to measure {wanted}: {connection.upgrade_report}")

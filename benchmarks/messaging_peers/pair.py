@@ -1,0 +1,199 @@
+"""A server and its clients, started together and measured when asked."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+
+from benchmarks._harness import Sample
+
+ROOT = Path(__file__).resolve().parents[2]
+ANSWER_SECONDS = 60.0
+WARM_UP_SECONDS = 0.1
+MARGIN_SECONDS = 0.1
+"""Between the end of the warm-up and the common start; waking many clients takes a while."""
+
+
+class WorkerFailed(Exception):
+    """A process of a side ended or fell silent; what it said is on standard error."""
+
+
+@attrs.frozen
+class Spec:
+    """A side, before it is started."""
+
+    name: str
+    module: str
+    backend: str = "asyncio"
+    options: dict[str, Any] = attrs.field(factory=dict)
+    needs: tuple[str, ...] = ()
+    """Modules that must be installed."""
+    clients: int = 1
+    one_core: bool = False
+    """Both ends are kept on one and the same processor."""
+    what: tuple[str, ...] = ("rate",)
+    """What is measured: rate, times, transfer, idle."""
+    without_server: bool = False
+
+    @property
+    def missing(self) -> list[str]:
+        loops = [name for name in (self.backend,) if name != "asyncio"]
+        return [name for name in (*self.needs, *loops) if find_spec(name) is None]
+
+
+class Worker:
+    """One process, spoken to in lines of JSON."""
+
+    def __init__(self, spec: Spec, role: str, address: str) -> None:
+        told = {
+            "module": spec.module,
+            "role": role,
+            "backend": spec.backend,
+            "options": spec.options,
+            "address": address,
+            "cpu": max(os.sched_getaffinity(0)) if spec.one_core else None,
+        }
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        self._name = f"the {role} of {spec.name}"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.messaging_peers", json.dumps(told)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": path},
+            text=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, **command: Any) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self, seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
+        assert self._process.stdout
+        if not select.select([self._process.stdout], [], [], seconds)[0]:
+            raise WorkerFailed(f"{self._name} said nothing for {seconds:g} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise WorkerFailed(f"{self._name} ended with {self._process.wait()}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End it: politely, and if that takes long, at once."""
+        assert self._process.stdin and self._process.stdout
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+class Pair:
+    """A running side (see `benchmarks._harness.Side`)."""
+
+    def __init__(self, spec: Spec, folder: str, seconds: float) -> None:
+        self.name = spec.name
+        self._spec = spec
+        self._seconds = seconds
+        self._address = os.path.join(folder, f"{id(self):x}.sock")
+        self._workers: list[Worker] = []
+        self._clients: list[Worker] = []
+
+    def __enter__(self) -> Self:
+        try:
+            address = self._address
+            if not self._spec.without_server:
+                self._workers.append(Worker(self._spec, "server", address))
+                address = self._workers[0].answer()["address"]
+            for _ in range(self._spec.clients):
+                self._clients.append(Worker(self._spec, "client", address))
+                self._workers.append(self._clients[-1])
+            for client in self._clients:
+                client.answer()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for worker in reversed(self._workers):
+            worker.close()
+        self._workers.clear()
+        self._clients.clear()
+
+    def pids(self) -> list[int]:
+        return [worker.pid for worker in self._workers]
+
+    def measure(self) -> Sample:
+        sample: dict[str, float] = {}
+        for what in self._spec.what:
+            if what == "idle":
+                sample |= self._idle()
+                continue
+            results = self._ask_all(what)
+            sample |= percentiles(results) if what == "times" else rates(results)
+        return sample
+
+    def _ask_all(self, what: str) -> list[dict[str, Any]]:
+        at = time.monotonic() + WARM_UP_SECONDS + MARGIN_SECONDS
+        for client in self._clients:
+            client.tell(do=what, warm_up=WARM_UP_SECONDS, at=at, seconds=self._seconds)
+        return [client.answer() for client in self._clients]
+
+    def _idle(self) -> dict[str, float]:
+        """Return the share of a processor that both ends use while nothing is to be done."""
+        seconds = 4 * self._seconds
+        for client in self._clients:
+            client.tell(do="idle", seconds=seconds + 0.5)
+        time.sleep(0.3)  # until they are idle
+        before, start = self._used(), time.monotonic()
+        time.sleep(seconds)
+        after, elapsed = self._used(), time.monotonic() - start
+        for client in self._clients:
+            client.answer()
+        cpu_s, switches = (now - then for now, then in zip(after, before, strict=True))
+        return {"cpu_percent": 100 * cpu_s / elapsed, "wake_ups": switches / elapsed}
+
+    def _used(self) -> tuple[float, float]:
+        """Return seconds of processor time, and how often one got a processor, of all threads."""
+        run_ns = turns = 0
+        for pid in self.pids():
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                ran, _waited, slices = (thread / "schedstat").read_text().split()
+                run_ns += int(ran)
+                turns += int(slices)
+        return run_ns / 1e9, turns
+
+
+def rates(results: list[dict[str, Any]]) -> dict[str, float]:
+    """Sum up what clients counted: all together, and how the slowest compares with the mean."""
+    each = [result["count"] / result["seconds"] for result in results]
+    return {"rate": sum(each), "fairness": min(each) * len(each) / sum(each)}
+
+
+def percentiles(results: list[dict[str, Any]]) -> dict[str, float]:
+    return {key: max(result[key] for result in results) for key in results[0]}
