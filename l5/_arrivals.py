@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _MORE = int(Flag.MORE)
 _FOR_RESPONSE = int(Flag.FOR_RESPONSE)
+_DEADLINE = int(Flag.DEADLINE)
 
 
 def on_data(session: Session, flags: int, id: int, payload: bytes) -> None:
@@ -29,6 +30,7 @@ def on_data(session: Session, flags: int, id: int, payload: bytes) -> None:
     message = whole(session, (False, id), payload, flags)
     if message is None:
         return
+    check_size(session, len(message))
     window = session.window
     window.data_arrived += data_cost(len(message), window.data_window)
     if window.data_arrived - window.data_taken_total > window.data_window:
@@ -56,9 +58,10 @@ def on_request(session: Session, flags: int, id: int, payload: bytes) -> None:
         return
     session.partial_requests.pop(id, None)
     deadline = None
-    if first_flags & Flag.DEADLINE:  # of a long request only the first segment carries it
+    if first_flags & _DEADLINE:  # of a long request only the first segment carries it
         deadline = DEADLINE.unpack_from(message)[0]
         message = message[DEADLINE.size :]
+    check_size(session, len(message))
     if session.server is None:
         session.reply_error(id, "NotServed", "nobody at the other end serves requests")
     else:
@@ -73,6 +76,7 @@ def on_response(session: Session, flags: int, id: int, payload: bytes) -> None:
         return
     message = whole(session, (True, id), payload, flags)
     if message is not None:
+        check_size(session, len(message))
         session.window.in_flight -= 1
         session.requests.answer(id, message)
         session.wake_patient()
@@ -100,6 +104,7 @@ def on_error(session: Session, flags: int, id: int, payload: bytes) -> None:
     del flags
     session.requests.get(id)
     session.reassembly.drop((True, id))
+    session.window.partials = len(session.reassembly)
     session.window.in_flight -= 1
     session.requests.fail(id, *parse_error(payload))
     session.wake_patient()
@@ -148,6 +153,7 @@ def on_abort(session: Session, flags: int, id: int, payload: bytes) -> None:
     del flags, payload
     if not session.reassembly.drop((False, id)):
         raise RemoteProtocolError(f"the peer aborted message {id}, which is not half sent")
+    session.window.partials = len(session.reassembly)
     session.aborted += 1
     if session.partial_requests.pop(id, None) is not None:
         session.window.handling -= 1
@@ -155,13 +161,18 @@ def on_abort(session: Session, flags: int, id: int, payload: bytes) -> None:
 
 def whole(session: Session, key: tuple[bool, int], payload: bytes, flags: int) -> bytes | None:
     if not flags & _MORE and not len(session.reassembly):
-        if len(payload) > session.takes.max_message_bytes:
-            raise RemoteProtocolError(
-                f"the peer sent a message of {len(payload)} bytes where "
-                f"{session.takes.max_message_bytes} were agreed"
-            )
         return payload
-    return session.reassembly.add(key, payload, bool(flags & _MORE))
+    message = session.reassembly.add(key, payload, bool(flags & _MORE))
+    session.window.partials = len(session.reassembly)
+    return message
+
+
+def check_size(session: Session, size_bytes: int) -> None:
+    if size_bytes > session.takes.max_message_bytes:
+        raise RemoteProtocolError(
+            f"the peer sent a message of {size_bytes} bytes where "
+            f"{session.takes.max_message_bytes} were agreed"
+        )
 
 
 DISPATCH: dict[int, Callable[[Session, int, int, bytes], None]] = {

@@ -127,7 +127,7 @@ def upgrade_transports(wanted: tuple[str, ...] | None, demanded: str | None) -> 
             found[name] = transport
     order = _selector.rank(list(found), wanted)
     result: dict[str, Any] = {}
-    for name, transport in found.items():
+    for name in found:
         if demanded is not None and demanded != name:
             result[name] = f"{demanded} is demanded"
         elif name not in order:
@@ -226,14 +226,14 @@ class ClientHandshake:
             return await self._upgrade_elsewhere(transport, answer, sends)
         except TransportUnavailable as error:
             self._reasons[name] = error.reason
-        await self._decline(self._reasons[name])
+        await self._decline(self._hello_link, self._reasons[name])
         return None
 
-    async def _decline(self, reason: str) -> None:
+    async def _decline(self, hello_link: HelloLink, reason: str) -> None:
         """Tell the server that the connection stays on the socket, and wait until it knows."""
         params = {"reason": reason[:1000]}
-        await self._hello_link.send(Upgrade(transport=NOT_UPGRADED, params=params))
-        message, fds = await self._hello_link.receive()
+        await hello_link.send(Upgrade(transport=NOT_UPGRADED, params=params))
+        message, fds = await hello_link.receive()
         close_all(fds)
         _hello.expect(message, Upgraded)
 
@@ -285,7 +285,14 @@ class ClientHandshake:
                 )
             hello_link = HelloLink(link)
             await hello_link.send(Attach(ticket=answer.ticket))
-            channel = await self._upgrade_on(hello_link, transport, answer, sends)
+            try:
+                channel = await self._upgrade_on(hello_link, transport, answer, sends)
+            except TransportUnavailable as error:
+                # The server waits here by now, so here it has to be told.
+                self._reasons[transport.name] = error.reason
+                await self._decline(hello_link, error.reason)
+                link.abort()
+                return None
         except BaseException:
             link.abort()
             raise

@@ -65,7 +65,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
     def __init__(self, session: Session) -> None:
         self._session = session
         ring = session.ring
-        self._fast_request: Callable[[Any], Any] = ring.request if ring else _not_fast
+        self._fast_request: Callable[[Any], Any] = ring.request if ring else session.start_request
         self._fast_send: Callable[[Any], Any] = ring.send if ring else _not_sent
         self._fast_receive: Callable[[bool], Any] = ring.receive if ring else _not_fast
 
@@ -78,7 +78,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         if session is not None and session.state == "OPEN" and session.server is None:
             import warnings
 
-            warnings.warn(f"unclosed connection {self!r}", ResourceWarning, source=self)
+            warnings.warn(f"unclosed connection {self!r}", ResourceWarning, 2, source=self)
             try:
                 session.close()
             except Exception:
@@ -163,12 +163,12 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         return await self._await_answer(request)
 
     async def _request_until(self, payload: Buffer, deadline: float) -> bytes:
-        if deadline <= 0:
+        if not deadline > 0:
             raise DeadlineExceeded
-        micros = min(int(deadline * 1e6) or 1, DEADLINE_US_MAX)
+        micros = int(min(deadline * 1e6, DEADLINE_US_MAX)) or 1
         data = memoryview(DEADLINE.pack(micros) + bytes(_transmit.as_bytes_view(payload)))
         with anyio.move_on_after(deadline):
-            return await self._request_anew(data, int(Flag.DEADLINE))
+            return await self._request_anew(data, int(Flag.DEADLINE), DEADLINE.size)
         raise DeadlineExceeded
 
     async def _open_request(self, size_bytes: int, streaming: bool) -> Request:
@@ -193,8 +193,8 @@ class Connection(anyio.abc.ObjectStream[bytes]):
                 session.window.in_flight -= 1
             raise
 
-    async def _request_anew(self, data: memoryview, flags: int) -> bytes:
-        request = await self._open_request(len(data), streaming=False)
+    async def _request_anew(self, data: memoryview, flags: int, prefix_bytes: int = 0) -> bytes:
+        request = await self._open_request(len(data) - prefix_bytes, streaming=False)
         await self._send_request(request, flags, data)
         return await self._await_answer(request)
 
@@ -243,7 +243,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
 
     async def _send_on(self, data: memoryview) -> None:
         session, window = self._session, self._session.window
-        session.check_open()
+        self._check_sendable()
         _transmit.check_size(session, len(data))
         cost = data_cost(len(data), window.peer_window)
         await _transmit.wait_until(session, lambda: window.data_sent + cost <= window.data_allowed)
@@ -256,6 +256,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
             window.data_sent -= cost  # nothing of it counts: it was not sent, or aborted
             raise
         await _transmit.flush(session)
+        await _transmit.pace(session)
 
     async def receive(self) -> bytes:
         """Return the next message; a cancelled receive takes none.
@@ -274,15 +275,22 @@ class Connection(anyio.abc.ObjectStream[bytes]):
                 if type(message) is bytes:
                     return message
                 if message is not None:
-                    await session.hub.breathe()
+                    try:
+                        await session.hub.breathe()
+                    except BaseException:
+                        session.give_back(message[0])
+                        raise
                     return message[0]
         return await self._receive_on()
 
     async def _receive_on(self) -> bytes:
-        await self._wait_message()
         session = self._session
+        await _transmit.pace(session)  # before a message is taken: cancelled, none is lost
+        await self._wait_message()
         message = session.inbox.popleft()
-        if session.state == "OPEN":
+        if session.untaken:
+            session.untaken -= 1
+        elif session.state == "OPEN":
             session.window.data_taken(len(message))
             if session.window.credit_owed:
                 session.flush_control()
@@ -310,11 +318,25 @@ class Connection(anyio.abc.ObjectStream[bytes]):
             raise anyio.EndOfStream
         session.check_open()
 
-    async def send_eof(self) -> None:
-        """Tell the peer that no more messages come; receiving goes on."""
+    def _check_sendable(self) -> None:
         self._session.check_open()
-        await _transmit.accept_frame(self._session, Kind.CLOSE, int(Flag.MORE), 0, b"")
-        await _transmit.flush(self._session)
+        if self._session.eof_sent:
+            raise anyio.ClosedResourceError("send_eof was called: nothing more can be sent")
+
+    async def send_eof(self) -> None:
+        """Tell the peer that no more messages come; receiving, and requests, go on."""
+        session = self._session
+        session.check_open()
+        if session.eof_sent:
+            return
+        session.eof_sent = True
+        self._fast_send = _not_sent
+        try:
+            await _transmit.accept_frame(session, Kind.CLOSE, int(Flag.MORE), 0, b"")
+        except BaseException:
+            session.eof_sent = False
+            raise
+        await _transmit.flush(session)
 
     # ---- in place --------------------------------------------------------------------------------
 

@@ -16,10 +16,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import attrs
 
 from ._errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from ._wait import Waiter
 
 FRAME_COST = 64
 """What a data message costs of its window beside its payload, in bytes."""
@@ -53,12 +57,14 @@ class Window:
     data_taken_total: int = 0
     data_told: int = 0
     credit_owed: int = 0
+    partials: int = 0
+    """Messages of the peer that are half here; while there are any, the hot path stays away."""
 
     def __attrs_post_init__(self) -> None:
         self.data_allowed = self.peer_window
 
     def data_taken(self, size_bytes: int) -> None:
-        """Note that the application took a message; sets `credit_owed` when it is time to say so."""
+        """Note that the application took a message; sets `credit_owed` when that is due."""
         self.data_taken_total += data_cost(size_bytes, self.data_window)
         if self.data_taken_total - self.data_told >= self.data_window // 2:
             self.credit_owed = 1
@@ -69,7 +75,8 @@ class Budget:
 
     Both count allowances, not only what has arrived.  The initial ones need no grant: a connection
     announces one that fits its budget as often as the peer may have messages open
-    (`Options.initial_credit_bytes`); a server whose connections together hold twice its budget takes no more.
+    (`Options.initial_credit_bytes`); a server whose connections together hold twice its budget
+    takes no more.
     """
 
     def __init__(self, limit_bytes: int, parent: Budget | None = None) -> None:
@@ -219,3 +226,19 @@ class Reassembly:
         """Forget everything: the connection has ended."""
         for key in list(self._partials):
             self.drop(key)
+
+
+class Credit:
+    """(Sender) what the receiver granted of one long message."""
+
+    __slots__ = ("allowed_bytes", "cancelled", "waiter")
+
+    def __init__(self, allowed_bytes: int) -> None:
+        self.allowed_bytes: int = allowed_bytes
+        self.cancelled: bool = False
+        self.waiter: Waiter | None = None
+
+    def wake(self) -> None:
+        """Let the sender go on."""
+        if self.waiter is not None:
+            self.waiter.wake()

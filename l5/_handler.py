@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
 if TYPE_CHECKING:
+    from ._session import Session
     from .abc import Buffer, PeerInfo
 
 Handler = Callable[..., "Buffer | Awaitable[Buffer]"]
@@ -25,6 +26,24 @@ class RequestContext:
     id: int
     deadline: float | None
     """Seconds that were left when the request arrived; None without a deadline."""
+
+
+class RequestServer(Protocol):
+    """Who takes the peer's requests (`l5._serve`)."""
+
+    def on_request(
+        self, session: Session, id: int, payload: bytes, deadline_us: int | None
+    ) -> None:
+        """Take a whole request; it owes exactly one answer."""
+        ...
+
+    def on_cancel(self, session: Session, id: int) -> None:
+        """The peer lost interest in a request that is not answered yet."""
+        ...
+
+    def on_end(self, session: Session) -> None:
+        """The session ended or broke."""
+        ...
 
 
 def takes_context(handler: Handler) -> bool:

@@ -43,6 +43,7 @@ class Lease:
         connection, session = self._connection, self._connection._session
         if session.receiver is not None:
             raise anyio.BusyResourceError("receiving from")
+        await _transmit.pace(session)
         ring = session.ring
         while True:
             if not session.inbox and ring is not None and session.state == "OPEN":
@@ -94,7 +95,7 @@ class Reservation:
 
     async def __aenter__(self) -> Reservation:
         session = self._session
-        session.check_open()
+        self._connection._check_sendable()
         if self._size_bytes < 0:
             raise ValueError(f"cannot reserve {self._size_bytes} bytes")
         if self._size_bytes > session.sends.max_message_bytes:
@@ -105,13 +106,16 @@ class Reservation:
         while True:
             session.check_open()
             session.flush_control()
-            self._slot = session.ring.reserve(self._size_bytes)
+            try:
+                self._slot = session.ring.reserve(self._size_bytes)
+            except Exception as error:
+                raise self._connection._explain(error) from None
             if self._slot is not None:
                 return self
             await _transmit.wait_room(session)
 
     async def send(self, size_bytes: int | None = None) -> None:
-        """Send the first `size_bytes` (default: all) as a message; `BufferError` with live views."""
+        """Send the first `size_bytes` (default: all) as a message; `BufferError` while viewed."""
         session, window = self._session, self._session.window
         size = self._check(size_bytes)
         if self._slot is None:
@@ -121,10 +125,8 @@ class Reservation:
         # Credit comes in a frame and needs no room of ours, so waiting here cannot deadlock.
         await _transmit.wait_until(session, lambda: window.data_sent + cost <= window.data_allowed)
         id = window.next_id
-        self._slot.commit(int(Kind.DATA), id, size)
-        window.next_id = id + 1
-        self._slot = None
-        self._freed()
+        self._commit(Kind.DATA, id, size)
+        await _transmit.pace(session)
 
     async def request(self, size_bytes: int | None = None) -> bytes:
         """Send the first `size_bytes` (default: all) as a request and return its answer."""
@@ -135,13 +137,21 @@ class Reservation:
         window = session.window
         await _transmit.wait_until(session, lambda: window.in_flight < window.in_flight_max)
         id = window.next_id
-        self._slot.commit(int(Kind.REQUEST), id, size)
-        window.next_id = id + 1
+        self._commit(Kind.REQUEST, id, size)
         window.in_flight += 1
         request = session.requests.open(id, Waiter())
+        return await self._connection._await_answer(request)
+
+    def _commit(self, kind: Kind, id: int, size_bytes: int) -> None:
+        try:
+            self._slot.commit(int(kind), id, size_bytes)
+        except BufferError:
+            raise  # live views: nothing has happened
+        except Exception as error:
+            raise self._connection._explain(error) from None
+        self._session.window.next_id = id + 1
         self._slot = None
         self._freed()
-        return await self._connection._await_answer(request)
 
     def _check(self, size_bytes: int | None) -> int:
         if self._slot is None and self._buffer is None:
@@ -157,6 +167,7 @@ class Reservation:
         return view
 
     def _freed(self) -> None:
+        self._session.flush_control()  # what had to be said meanwhile
         for waiter in self._session.senders:
             waiter.wake()
 

@@ -15,20 +15,21 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from ._arrivals import DISPATCH
 from ._errors import LocalProtocolError, RemoteProtocolError
-from ._flow import Budget, Reassembly, Window
-from ._frames import COUNTER, Flag, Kind, pack_error
+from ._flow import Budget, Credit, Reassembly, Window
+from ._frames import COUNTER, DEADLINE, Flag, Kind, pack_error
 from ._requests import Request, RequestTable
 
 if TYPE_CHECKING:
     from ._bootstrap import Established
-    from ._hello import Limits
     from ._fast import Ring
+    from ._handler import RequestServer
+    from ._hello import Limits
     from ._options import Options
     from ._selector import UpgradeReport
     from ._wait import Hub, Waiter
@@ -39,25 +40,8 @@ logger = logging.getLogger("l5.session")
 FRAMES_PER_TURN = 64
 _EXPECTED = (OSError, RemoteProtocolError, LocalProtocolError, anyio.BrokenResourceError)
 _FOR_RESPONSE = int(Flag.FOR_RESPONSE)
+_REQUEST = int(Kind.REQUEST)
 _EMPTY = b""
-
-
-class RequestServer(Protocol):
-    """Who takes the peer's requests (`l5._serve`)."""
-
-    def on_request(
-        self, session: Session, id: int, payload: bytes, deadline_us: int | None
-    ) -> None:
-        """Take a whole request; it owes exactly one answer."""
-        ...
-
-    def on_cancel(self, session: Session, id: int) -> None:
-        """The peer lost interest in a request that is not answered yet."""
-        ...
-
-    def on_end(self, session: Session) -> None:
-        """The session ended or broke."""
-        ...
 
 
 class Session:
@@ -97,6 +81,10 @@ class Session:
         self.space_waits: int = 0
         self.aborted: int = 0
         self.long_data: int = 0
+        self.strict: bool = options.strict
+        self.eof_sent: bool = False
+        self.untaken: int = 0
+        """Messages at the head of the inbox that were given back: they are paid for."""
         self.peer_done: bool = False
         """The peer said that it sends nothing more, but still receives."""
         self.partial_requests: dict[int, int] = {}
@@ -107,7 +95,7 @@ class Session:
         self._lost = False
         self._detached = False
         self.reassembly: Reassembly = Reassembly(
-            message_limit=takes.max_message_bytes,
+            message_limit=takes.max_message_bytes + DEADLINE.size,
             credit_bytes=takes.credit_bytes,
             partials_max=takes.in_flight_max + made.sends.in_flight_max + 16,
             budget=budget,
@@ -217,6 +205,13 @@ class Session:
             request.allowed_bytes = allowed
             self.grant((True, request.id), allowed)
 
+    def give_back(self, message: bytes) -> None:
+        """Put a message that was taken back in front: its receiver was cancelled."""
+        self.inbox.appendleft(message)
+        self.untaken += 1
+        if self.receiver is not None:
+            self.receiver.wake()
+
     # ---- sending -------------------------------------------------------------------------------
 
     def check_open(self) -> None:
@@ -244,6 +239,26 @@ class Session:
             if self.channel.wants_write:
                 self.hub.touch(self)  # the rest goes out by itself, even if nobody waits for it
         return sent
+
+    def start_request(self, payload: Any) -> int | None:
+        """Send a request that fits one frame at once; return its id, or None: nothing was sent.
+
+        What the hot path of a ring does in C, for the other channels.
+        """
+        window = self.window
+        if self._control or self.state != "OPEN" or window.in_flight >= window.in_flight_max:
+            return None
+        if type(payload) is not bytes or len(payload) > self.sends.segment_bytes:
+            return None
+        id = window.next_id
+        if not self.channel.try_send(_REQUEST, 0, id, payload):
+            return None
+        if self.channel.wants_write:
+            self.hub.touch(self)
+        self.frames_sent += 1
+        window.next_id = id + 1
+        window.in_flight += 1
+        return id
 
     def post(self, kind: int, flags: int, id: int, payload: bytes = _EMPTY) -> None:
         """Send a control frame, now or as soon as there is room; their number is bounded."""
@@ -380,19 +395,3 @@ class Session:
             self.channel.close()
             for fd in self._watched:
                 os.close(fd)
-
-
-class Credit:
-    """(Sender) what the receiver granted of one long message."""
-
-    __slots__ = ("allowed_bytes", "cancelled", "waiter")
-
-    def __init__(self, allowed_bytes: int) -> None:
-        self.allowed_bytes: int = allowed_bytes
-        self.cancelled: bool = False
-        self.waiter: Waiter | None = None
-
-    def wake(self) -> None:
-        """Let the sender go on."""
-        if self.waiter is not None:
-            self.waiter.wake()

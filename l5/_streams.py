@@ -32,14 +32,15 @@ class ReplyStream:
 
     async def __aenter__(self) -> ReplyStream:
         data = _transmit.as_bytes_view(self._payload)
+        size_bytes = len(data)
         flags = 0
         if self._expires is not None:
             left = self._expires - anyio.current_time()
             if left <= 0:
                 raise DeadlineExceeded
             flags = int(Flag.DEADLINE)
-            data = memoryview(DEADLINE.pack(min(int(left * 1e6), DEADLINE_US_MAX)) + bytes(data))
-        request = await self._connection._open_request(len(data), streaming=True)
+            data = memoryview(DEADLINE.pack(int(min(left * 1e6, DEADLINE_US_MAX))) + bytes(data))
+        request = await self._connection._open_request(size_bytes, streaming=True)
         request.allowed_bytes = self._session.takes.credit_bytes
         self._request = request
         await self._connection._send_request(request, flags, data)
@@ -59,6 +60,7 @@ class ReplyStream:
                 raise StopAsyncIteration
             request.waiter = Waiter()
             await self._park(request.waiter)
+        await _transmit.pace(session)  # before a piece is taken: cancelled, none is lost
         piece = request.pieces.popleft()
         session.piece_taken(request, len(piece))
         return piece

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ._errors import MessageTooLarge
+from ._flow import Credit
 from ._frames import Flag, Kind
-from ._session import Credit, Session
+from ._session import Session
 from ._wait import Waiter
 
 if TYPE_CHECKING:
@@ -59,6 +60,12 @@ async def wait_until(session: Session, condition: Callable[[], bool]) -> None:
         finally:
             del session.patient[waiter]
     session.check_open()
+
+
+async def pace(session: Session) -> None:
+    """Let the event loop run if it is time to, so that no busy task keeps it for itself."""
+    if session.hub.due() or session.strict:
+        await session.hub.breathe()
 
 
 async def accept_frame(session: Session, kind: int, flags: int, id: int, payload: Any) -> None:

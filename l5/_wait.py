@@ -14,7 +14,6 @@ through the event loop at most 64 messages are handled and 100 us spun (`breathe
 from __future__ import annotations
 
 import os
-import selectors
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,14 +23,15 @@ import anyio
 from . import native
 from ._cpu import may_spin
 from ._loop import Descriptor, checkpoint, current_loop_token
+from ._watch import READABLE, WRITABLE, Watcher, make_watcher
 
 if TYPE_CHECKING:
     from ._fast import Poller
 
 __all__ = ["Hub", "Waiter", "current_hub"]
 
-_READ = selectors.EVENT_READ
-_WRITE = selectors.EVENT_WRITE
+STREAK_MAX = 64
+"""Messages before the event loop must run."""
 
 
 _BELL_MESSAGE = (1).to_bytes(8, "little")
@@ -46,12 +46,6 @@ def _make_bell() -> tuple[int, int]:
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
     return reading, writing
-
-
-def _fileno(selector: Any) -> int:
-    if not hasattr(selector, "fileno"):
-        raise RuntimeError("l5 needs epoll or kqueue, which this system does not offer")
-    return selector.fileno()
 
 
 class Endpoint(Protocol):
@@ -108,7 +102,7 @@ class Hub:
     """All connections of one event loop; use `current_hub`."""
 
     def __init__(self) -> None:
-        self._selector: selectors.BaseSelector | None = None
+        self._watcher: Watcher | None = None
         self._descriptor: Descriptor | None = None
         self._bell: tuple[int, int] | None = None
         self._endpoints: dict[int, Endpoint] = {}
@@ -116,26 +110,27 @@ class Hub:
         self._unarmed: set[Endpoint] = set()
         self._parked: dict[Waiter, None] = {}
         self._driver: Waiter | None = None
+        self._streak = 0
         self.poller: Poller | None = None
 
-    def _open(self) -> selectors.BaseSelector:
-        if self._selector is None:
-            self._selector = selectors.DefaultSelector()
+    def _open(self) -> Watcher:
+        if self._watcher is None:
+            self._watcher = make_watcher()
             self._bell = _make_bell()
-            self._selector.register(self._bell[0], _READ)
-            self._descriptor = Descriptor(_fileno(self._selector))
-        return self._selector
+            self._watcher.register(self._bell[0], READABLE)
+            self._descriptor = Descriptor(self._watcher.fileno())
+        return self._watcher
 
     def _close_if_unused(self) -> None:
         """Give the descriptors back once nothing is watched: the loop may end without a word."""
-        if self._endpoints or self._selector is None or self._driver is not None:
+        if self._endpoints or self._watcher is None or self._driver is not None:
             return
         assert self._descriptor is not None and self._bell is not None
         self._descriptor.close()
-        self._selector.close()
+        self._watcher.close()
         for fd in set(self._bell):
             os.close(fd)
-        self._selector = self._descriptor = self._bell = None
+        self._watcher = self._descriptor = self._bell = None
 
     def interrupt(self) -> None:
         """Wake the sleeping driver, from within the loop: something has changed."""
@@ -154,20 +149,20 @@ class Hub:
 
     def attach(self, endpoint: Endpoint) -> None:
         """Watch an endpoint from now on."""
-        selector = self._open()
+        watcher = self._open()
         for fd in endpoint.fds():
             self._endpoints[fd] = endpoint
-            self._masks[fd] = _READ
-            selector.register(fd, _READ)
+            self._masks[fd] = READABLE
+            watcher.register(fd, READABLE)
         self.touch(endpoint)
 
     def detach(self, endpoint: Endpoint) -> None:
         """Stop watching; before its descriptors are closed."""
         self._unarmed.discard(endpoint)
         for fd in endpoint.fds():
-            if self._endpoints.pop(fd, None) is not None and self._selector is not None:
+            if self._endpoints.pop(fd, None) is not None and self._watcher is not None:
                 del self._masks[fd]
-                self._selector.unregister(fd)
+                self._watcher.unregister(fd)
         self._close_if_unused()
 
     def touch(self, endpoint: Endpoint) -> None:
@@ -200,8 +195,7 @@ class Hub:
             finally:
                 waiter.event = None
                 del self._parked[waiter]
-                if not waiter.ready:
-                    self._hand_over()
+                self._hand_over()  # also when it is ready: it may have been asked to drive before
 
     def _hand_over(self) -> None:
         """Let somebody drive who still waits (an event set without `ready` means: drive)."""
@@ -236,8 +230,7 @@ class Hub:
                 await self._descriptor.wait_readable()
             finally:
                 waiter.asleep_in = None
-            if self.poller is not None:
-                self.poller.breathe()
+            self._breathed()
             self.poll_events()
             if waiter.ready:
                 return
@@ -268,31 +261,40 @@ class Hub:
 
     def _watch_write(self, endpoint: Endpoint) -> None:
         fd = endpoint.fds()[0]
-        mask = _READ | _WRITE if endpoint.wants_write() else _READ
+        mask = READABLE | WRITABLE if endpoint.wants_write() else READABLE
         if self._masks.get(fd, mask) != mask:
             self._masks[fd] = mask
-            assert self._selector is not None
-            self._selector.modify(fd, mask)
+            assert self._watcher is not None
+            self._watcher.modify(fd, mask)
 
     def poll_events(self) -> None:
         """Look at the descriptors without waiting: deaths, doorbells, sockets."""
-        if self._selector is None:
+        if self._watcher is None:
             return
-        for key, mask in self._selector.select(0):
-            endpoint = self._endpoints.get(key.fd)
+        for fd, mask in self._watcher.poll():
+            endpoint = self._endpoints.get(fd)
             if endpoint is None:
-                if self._bell is not None and key.fd == self._bell[0]:
-                    os.read(key.fd, 4096)
+                if self._bell is not None and fd == self._bell[0]:
+                    os.read(fd, 4096)
                 continue
             self._unarmed.add(endpoint)
-            endpoint.on_event(key.fd, bool(mask & _READ), bool(mask & _WRITE))
+            endpoint.on_event(fd, bool(mask & READABLE), bool(mask & WRITABLE))
 
     async def breathe(self) -> None:
         """Let the event loop run: other tasks, cancellation, and news from descriptors."""
         await checkpoint()
+        self._breathed()
+        self.poll_events()
+
+    def _breathed(self) -> None:
+        self._streak = 0
         if self.poller is not None:
             self.poller.breathe()
-        self.poll_events()
+
+    def due(self) -> bool:
+        """Count a message that the hot path did not; tell whether the event loop should run."""
+        self._streak += 1
+        return self._streak >= STREAK_MAX or (self.poller is not None and self.poller.due)
         if self._unarmed and self._driver is not None and self._driver.asleep_in is not None:
             self.interrupt()  # what rang here is not armed any more: the sleeper arms it again
 
@@ -306,8 +308,8 @@ class Hub:
         self._parked.clear()
         for endpoint in endpoints:
             endpoint.drop_in_child()
-        if self._selector is not None:
-            self._selector.close()
+        if self._watcher is not None:
+            self._watcher.close()
 
 
 _hubs: weakref.WeakKeyDictionary[Any, Hub] = weakref.WeakKeyDictionary()

@@ -77,7 +77,7 @@ class Rejected(L5Error):
 
 
 class ServerHandshake:
-    """The server's side; `run` returns the connection or raises; `link` is aborted by the caller."""
+    """The server's side; `run` returns the connection or raises, the caller aborts the link."""
 
     def __init__(
         self, link: Link, address: Address, options: ListenOptions, tickets: Tickets | None
@@ -135,6 +135,10 @@ class ServerHandshake:
             channel = None
             if transport is not None:
                 channel = await self._upgrade(transport, holder, sends)
+        except BaseException:
+            if holder is not None and holder.hello_link is not None:
+                holder.hello_link.link.abort()
+            raise
         finally:
             if holder is not None and self._tickets is not None:
                 self._tickets.void(holder)
@@ -212,15 +216,13 @@ class ServerHandshake:
             return await self._join(self._hello_link, transport, message, fds, sends)
         declined = await self._meet(holder)
         if declined is not None or holder.hello_link is None:
+            if holder.hello_link is not None:
+                holder.hello_link.link.abort()
             await self._hello_link.send(Upgraded(ok=False, reason="as you wish"))
             return None
         elsewhere = holder.hello_link
-        try:
-            message, fds = await elsewhere.receive()
-            channel = await self._join(elsewhere, transport, message, fds, sends)
-        except BaseException:
-            elsewhere.link.abort()
-            raise
+        message, fds = await elsewhere.receive()
+        channel = await self._join(elsewhere, transport, message, fds, sends)
         if channel is None:
             elsewhere.link.abort()
         else:

@@ -26,6 +26,7 @@ from . import _transmit
 from ._errors import MessageTooLarge
 from ._frames import Kind
 from ._handler import RequestContext, awaited, resume, takes_context
+from ._loop import checkpoint
 from ._service import HandlerError
 from ._session import Session
 from ._transmit import MessageCancelled
@@ -206,6 +207,7 @@ class Workers:
         hub = self._hub
         handler = None if self._context else self._handler
         while self._leader is worker:
+            await self._end_cancellation(worker)
             if self._ready:
                 await self._handle(worker, *self._ready.popleft())
                 continue
@@ -214,6 +216,12 @@ class Workers:
                 await self._go_on(worker, *cast("tuple[str, Any, int, Any, Any]", found))
             else:
                 await self._look_around(worker, hub, found)
+
+    @staticmethod
+    async def _end_cancellation(worker: _Worker) -> None:
+        """Take a cancellation that came as its request ended: the next one is not meant."""
+        while worker.scope is not None and worker.scope.cancel_called:
+            await checkpoint()
 
     async def _go_on(
         self, worker: _Worker, what: str, ring: Any, id: int, first: Any, second: Any
