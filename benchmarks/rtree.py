@@ -11,7 +11,7 @@ peer's, pair by pair. Hits are compared: a peer that finds another number ends t
 import statistics
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -101,7 +101,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 @contextmanager
-def loops(size: Size, how: str) -> Iterator[tuple[programs.Loop, programs.Loop]]:
+def loops(size: Size, how: str) -> Generator[tuple[programs.Loop, programs.Loop]]:
     ours, boost = programs.build_ours(), programs.build_boost()
     folder = programs.BUILD / f"data-{size.entries}"
     workload.write(folder, size.entries, 200_000)
