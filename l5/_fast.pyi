@@ -38,6 +38,7 @@ class Ring:
     peer_window: int
     spin_ns: int
     credit_owed: int
+    partials: int
     server: object
     @property
     def session(self) -> Any: ...

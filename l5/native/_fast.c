@@ -54,6 +54,7 @@ typedef struct {
     uint64_t data_arrived, data_taken, data_told, data_window;
     uint64_t peer_window;  /* the peer's data window */
     uint64_t spin_ns;      /* budget of this connection's own waits */
+    unsigned int partials; /* half-received messages: a frame without MORE may be the end of one */
     int credit_owed;       /* a CREDIT found no room: the generic path sends it */
     uint64_t frames_sent, frames_received, bytes_sent, bytes_received, calls;
     uint64_t answered;     /* requests answered by Poller.serve */
@@ -337,7 +338,7 @@ static PyObject *ring_receive(Ring *self, PyObject *const *args, Py_ssize_t coun
     }
     if (rc < 0)
         return NULL;
-    if (!rc || frame.kind != L5_DATA || frame.flags)
+    if (!rc || frame.kind != L5_DATA || frame.flags || self->partials)
         Py_RETURN_NONE;
     bytes = take(self, &frame);
     if (bytes) {
@@ -652,7 +653,8 @@ static PyObject *ring_lease(Ring *self, PyObject *Py_UNUSED(ignored))
     rc = peek(self, &frame);
     if (rc < 0)
         return NULL;
-    if (!rc || frame.kind != L5_DATA || frame.flags || self->channel.rx_hold != UINT64_MAX)
+    if (!rc || frame.kind != L5_DATA || frame.flags || self->partials ||
+        self->channel.rx_hold != UINT64_MAX)
         Py_RETURN_NONE;
     slot = slot_new(self, (void *)(uintptr_t)frame.payload, frame.size, 0);
     if (!slot)
@@ -773,6 +775,7 @@ static PyMemberDef ring_members[] = {
     {"data_taken_total", T_ULONGLONG, offsetof(Ring, data_taken), READONLY, "cost of the data taken"},
     {"peer_window", T_ULONGLONG, offsetof(Ring, peer_window), 0, "the peer's data window"},
     {"spin_ns", T_ULONGLONG, offsetof(Ring, spin_ns), 0, "spin budget of this connection's waits"},
+    {"partials", T_UINT, offsetof(Ring, partials), 0, "half-received messages"},
     {"credit_owed", T_INT, offsetof(Ring, credit_owed), 0, "a CREDIT found no room"},
     {"data_window", T_ULONGLONG, offsetof(Ring, data_window), 0, "cost of data that may wait here"},
     {"frames_sent", T_ULONGLONG, offsetof(Ring, frames_sent), READONLY, ""},
@@ -1002,7 +1005,7 @@ static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *pr
         *progress = 1;
         rc = l5_channel_peek(&ring->channel, &frame);
         if (rc != 1 || ring->server != server || frame.kind != L5_REQUEST || frame.flags ||
-            ring->handling >= ring->handling_max)
+            ring->partials || ring->handling >= ring->handling_max)
             return Py_NewRef((PyObject *)ring); /* the generic path sorts it out */
         payload = take(ring, &frame);
         if (!payload)

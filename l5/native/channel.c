@@ -78,7 +78,9 @@ static int make_room(struct l5_channel *channel, uint64_t padded)
     return -EAGAIN;
 }
 
-static int begin(struct l5_channel *channel, uint32_t payload_bytes)
+/* `spare` bytes stay free behind it: only a closing CLOSE may take the last ones, so that there is
+ * always room to say goodbye, and a leased message never stands where the next one is awaited. */
+static int begin(struct l5_channel *channel, uint32_t payload_bytes, uint64_t spare)
 {
     if (channel->tx_reserved) {
         channel->tx_wanted = 0; /* its end, not room in the ring, is what the caller waits for */
@@ -88,7 +90,7 @@ static int begin(struct l5_channel *channel, uint32_t payload_bytes)
         return -EMSGSIZE;
     if (channel->gone)
         return -EPIPE;
-    return make_room(channel, l5_padded(payload_bytes));
+    return make_room(channel, l5_padded(payload_bytes) + spare);
 }
 
 static void finish(struct l5_channel *channel, int kind, int flags, uint64_t id, uint32_t payload_bytes)
@@ -118,7 +120,7 @@ int l5_channel_send(struct l5_channel *channel, int kind, int flags, uint64_t id
 
     if (total > channel->tx_limit)
         return channel->tx_reserved ? -EBUSY : -EMSGSIZE;
-    rc = begin(channel, (uint32_t)total);
+    rc = begin(channel, (uint32_t)total, kind == L5_CLOSE && !flags ? 0 : L5_ALIGN);
     if (rc)
         return rc;
     at = channel->tx_base + (channel->tx_write & (channel->ring_bytes - 1)) + L5_PREFIX_BYTES;
@@ -132,7 +134,7 @@ int l5_channel_send(struct l5_channel *channel, int kind, int flags, uint64_t id
 
 int l5_channel_reserve(struct l5_channel *channel, uint32_t payload_bytes, void **payload)
 {
-    int rc = begin(channel, payload_bytes);
+    int rc = begin(channel, payload_bytes, L5_ALIGN);
 
     if (rc)
         return rc;
