@@ -24,6 +24,7 @@ import anyio
 import anyio.lowlevel
 
 from .._errors import MessageTooLarge, RemoteProtocolError
+from .._frames import Kind
 from .._loop import Descriptor
 from ..abc import BootstrapTransport, Channel, Frame, Link, LinkListener, PeerInfo, Probe
 from ._sockets import SocketLink
@@ -98,7 +99,7 @@ class InprocChannel(Channel):
         if self._incoming.closed:
             raise anyio.BrokenResourceError
         cost = len(data) + _FRAME_BYTES
-        if not queue.fits(cost):
+        if not queue.fits(cost) and (kind != Kind.CLOSE or flags):  # goodbye always finds room
             self._refused = cost
             return False
         self._refused = 0
