@@ -9,7 +9,7 @@ import anyio
 
 import l5
 
-from ._harness import Desk, Harness, pattern
+from ._harness import Desk, Harness, leased, pattern
 from ._interrupt import Interrupted, at_every_await
 
 _Operation = Callable[[l5.Connection, int], Awaitable[object]]
@@ -92,7 +92,7 @@ class CancellationTests(Harness):
 
     async def test_a_lease_at_every_await(self, directory: str) -> None:
         async def lease(server: l5.Connection) -> bytes:
-            async with server.lease() as message, message.view as view:
+            async with leased(server) as view:
                 return bytes(view)
 
         await self._none_is_lost(directory, lease, 10)

@@ -50,6 +50,14 @@ def the_only(expected: type[BaseException]) -> Generator[None]:
     assert isinstance(group, expected), group
 
 
+@asynccontextmanager
+async def leased(connection: l5.Connection) -> AsyncGenerator[memoryview]:
+    """The next message in place, as a view that ends with the block."""
+    async with connection.lease() as message:
+        with message.view as view:
+            yield view
+
+
 class Desk:
     """A request handler that does what the first byte of a request says.
 

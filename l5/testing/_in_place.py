@@ -7,7 +7,7 @@ import pytest
 
 import l5
 
-from ._harness import Desk, Harness, pattern, settle
+from ._harness import Desk, Harness, leased, pattern, settle
 
 
 class InPlaceTests(Harness):
@@ -18,7 +18,7 @@ class InPlaceTests(Harness):
         async with self.pair(directory) as (client, server), anyio.create_task_group() as group:
             group.start_soon(_send_all, client, [pattern(size) for size in sizes])
             for size in sizes:
-                async with server.lease() as message, memoryview(message.view) as view:
+                async with leased(server) as view:
                     assert view.readonly
                     assert bytes(view) == pattern(size)
 
@@ -30,7 +30,7 @@ class InPlaceTests(Harness):
                 if number % 3:
                     assert await server.receive() == message
                     continue
-                async with server.lease() as lease, lease.view as view:
+                async with leased(server) as view:
                     assert bytes(view) == message
 
     async def test_a_view_ends_with_its_block(self, directory: str) -> None:
@@ -57,7 +57,7 @@ class InPlaceTests(Harness):
                 assert bytes(view) == b"first"
                 view.release()
             await client.send(b"last")
-            async with server.lease() as message, message.view as last:
+            async with leased(server) as last:
                 assert bytes(last) == b"last"
 
     async def test_a_held_lease_keeps_its_space(self, directory: str) -> None:
@@ -66,7 +66,7 @@ class InPlaceTests(Harness):
         count = 3 * self.ring_bytes // size
         async with self.pair(directory) as (client, server), anyio.create_task_group() as group:
             await client.send(b"held")
-            async with server.lease() as message, message.view as view:
+            async with leased(server) as view:
                 group.start_soon(
                     _send_all, client, [pattern(size, seed=n) for n in range(count)]
                 )
@@ -84,7 +84,7 @@ class InPlaceTests(Harness):
             got: list[bytes] = []
 
             async def lease() -> None:
-                async with server.lease() as message, message.view as view:
+                async with leased(server) as view:
                     got.append(bytes(view))
 
             group.start_soon(lease)
@@ -101,7 +101,7 @@ class InPlaceTests(Harness):
     async def test_closing_while_a_lease_is_held(self, directory: str) -> None:
         async with self.pair(directory) as (client, server):
             await client.send(b"held")
-            async with server.lease() as message, message.view as view:
+            async with leased(server) as view:
                 await server.aclose()
                 assert bytes(view) == b"held"
 
