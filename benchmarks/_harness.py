@@ -32,8 +32,8 @@ Sample = Mapping[str, float]
 class Side(Protocol):
     """One of the systems that are compared, ready to be measured any number of times."""
 
-    name: str
-
+    @property
+    def name(self) -> str: ...
     def measure(self) -> Sample: ...
     def pids(self) -> Iterable[int]: ...
 

@@ -10,8 +10,9 @@ Server and clients are processes of their own; they stay connected while the sid
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import attrs
 
@@ -139,7 +140,7 @@ def measure(case: Case, size: Size, folder: str) -> list[Row]:
 
 
 @contextmanager
-def hog() -> Iterator[int]:
+def hog() -> Generator[int]:
     """Keep one processor busy, with a process that wants nothing else."""
     process = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
     try:
@@ -202,7 +203,8 @@ def m4(size: Size, folder: str) -> Iterator[Case]:
         ours = Spec("l5 shm", "ours_bulk", options={**hot, "take": take}, what=("transfer",))
         peers = [Peer(spec, "M4") for spec in sockets]
         yield Case(f"one-way/hot/{take}", ours, peers, (BANDWIDTH,))
-    cold = dict.fromkeys(("source_bytes", "target_bytes", "transfer_bytes"), size.cold_bytes)
+    names = ("source_bytes", "target_bytes", "transfer_bytes")
+    cold: dict[str, Any] = dict.fromkeys(names, size.cold_bytes)
     yield Case(
         "one-way/cold/copies",
         Spec("l5 shm", "ours_bulk", options={**cold, "take": "copies"}, what=("transfer",)),

@@ -1,7 +1,7 @@
 """anyio's byte streams, with the framing of `l5`: 16 bytes of header before each message."""
 
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -50,7 +50,7 @@ async def echo(stream: anyio.abc.ByteStream) -> None:
 
 
 @asynccontextmanager
-async def server(address: str, options: dict[str, Any]) -> AsyncIterator[str]:
+async def server(address: str, options: dict[str, Any]) -> AsyncGenerator[str]:
     if options["over"] == "tcp":
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
         address = str(listener.extra(anyio.abc.SocketAttribute.local_port))
@@ -63,7 +63,7 @@ async def server(address: str, options: dict[str, Any]) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def client(address: str, options: dict[str, Any]) -> AsyncIterator[Request]:
+async def client(address: str, options: dict[str, Any]) -> AsyncGenerator[Request]:
     over_tcp = options["over"] == "tcp"
     connecting = (
         anyio.connect_tcp("127.0.0.1", int(address)) if over_tcp else anyio.connect_unix(address)

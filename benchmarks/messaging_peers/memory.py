@@ -1,7 +1,7 @@
 """Memory to send from and to receive into, and copying it without any of the systems."""
 
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,7 +26,7 @@ def views(memory: memoryview) -> list[memoryview]:
 
 
 @contextmanager
-def client(address: str, options: dict[str, Any]) -> Iterator[Callable[[], int]]:
+def client(address: str, options: dict[str, Any]) -> Generator[Callable[[], int]]:
     source, target = filled(options["source_bytes"]), filled(options["target_bytes"])
 
     def transfer() -> int:

@@ -1,7 +1,7 @@
 """`l5`: an echo server for each request, in Python or in C."""
 
 import ctypes
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ def keywords(options: dict[str, Any]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def server(address: str, options: dict[str, Any]) -> AsyncIterator[str]:
+async def server(address: str, options: dict[str, Any]) -> AsyncGenerator[str]:
     handler: Any = echo
     if "library" in options:
         library = ctypes.CDLL(options["library"])
@@ -35,7 +35,7 @@ async def server(address: str, options: dict[str, Any]) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def client(address: str, options: dict[str, Any]) -> AsyncIterator[Request]:
+async def client(address: str, options: dict[str, Any]) -> AsyncGenerator[Request]:
     async with await l5.connect(address, **keywords(options)) as connection:
         expect_transport(connection, options)
         yield connection.request

@@ -1,6 +1,6 @@
 """`l5`, one way: messages of one chunk each, then one word back."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ from benchmarks.messaging_peers.ours import expect_transport, keywords, url
 
 
 @asynccontextmanager
-async def server(address: str, options: dict[str, Any]) -> AsyncIterator[str]:
+async def server(address: str, options: dict[str, Any]) -> AsyncGenerator[str]:
     take = {"bytes": take_bytes, "views": take_views, "copies": take_copies}[options["take"]]
     places = views(filled(options["target_bytes"]))
 
@@ -46,7 +46,7 @@ async def take_copies(connection: l5.Connection, count: int, places: list[memory
 @asynccontextmanager
 async def client(
     address: str, options: dict[str, Any]
-) -> AsyncIterator[Callable[[], Awaitable[int]]]:
+) -> AsyncGenerator[Callable[[], Awaitable[int]]]:
     chunks = views(filled(options["source_bytes"]))
     chunks *= options["transfer_bytes"] // CHUNK_BYTES // len(chunks)
 

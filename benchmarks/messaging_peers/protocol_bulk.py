@@ -1,7 +1,7 @@
 """uvloop, one way over a Unix socket: a BufferedProtocol receives, a stream sends chunks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,7 +33,7 @@ class Sink(asyncio.BufferedProtocol):
 
 
 @asynccontextmanager
-async def server(address: str, options: dict[str, Any]) -> AsyncIterator[str]:
+async def server(address: str, options: dict[str, Any]) -> AsyncGenerator[str]:
     loop = asyncio.get_running_loop()
     async with await loop.create_unix_server(Sink, address):
         yield address
@@ -42,7 +42,7 @@ async def server(address: str, options: dict[str, Any]) -> AsyncIterator[str]:
 @asynccontextmanager
 async def client(
     address: str, options: dict[str, Any]
-) -> AsyncIterator[Callable[[], Awaitable[int]]]:
+) -> AsyncGenerator[Callable[[], Awaitable[int]]]:
     [chunk] = views(filled(CHUNK_BYTES))
     size = options["transfer_bytes"]
     reader, writer = await asyncio.open_unix_connection(address)

@@ -1,7 +1,7 @@
 """A blocking Unix socket, one way: `sendall` of chunks, `recv_into` one buffer."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ def set_buffers(sock: Any) -> None:
 
 
 @contextmanager
-def server(address: str, options: dict[str, Any]) -> Iterator[tuple[str, Callable[[], None]]]:
+def server(address: str, options: dict[str, Any]) -> Generator[tuple[str, Callable[[], None]]]:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
@@ -41,7 +41,7 @@ def drain(sock: socket.socket) -> None:
 
 
 @contextmanager
-def client(address: str, options: dict[str, Any]) -> Iterator[Callable[[], int]]:
+def client(address: str, options: dict[str, Any]) -> Generator[Callable[[], int]]:
     [chunk] = views(filled(CHUNK_BYTES))
     size = options["transfer_bytes"]
     with socket.socket(socket.AF_UNIX) as sock:

@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,13 +21,13 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 @asynccontextmanager
-async def server(address: str, options: dict[str, Any]) -> AsyncIterator[str]:
+async def server(address: str, options: dict[str, Any]) -> AsyncGenerator[str]:
     async with await asyncio.start_unix_server(echo, address):
         yield address
 
 
 @asynccontextmanager
-async def client(address: str, options: dict[str, Any]) -> AsyncIterator[Request]:
+async def client(address: str, options: dict[str, Any]) -> AsyncGenerator[Request]:
     reader, writer = await asyncio.open_unix_connection(address)
     write, readexactly = writer.write, reader.readexactly
 

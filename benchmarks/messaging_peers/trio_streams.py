@@ -1,6 +1,6 @@
 """trio's streams on a Unix socket; messages have a fixed size, so no framing."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ async def echo(stream: trio.SocketStream) -> None:
 
 
 @asynccontextmanager
-async def server(address: str, options: dict[str, Any]) -> AsyncIterator[str]:
+async def server(address: str, options: dict[str, Any]) -> AsyncGenerator[str]:
     sock = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
     await sock.bind(address)
     sock.listen()
@@ -39,7 +39,7 @@ async def server(address: str, options: dict[str, Any]) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def client(address: str, options: dict[str, Any]) -> AsyncIterator[Request]:
+async def client(address: str, options: dict[str, Any]) -> AsyncGenerator[Request]:
     async with await trio.open_unix_socket(address) as stream:
 
         async def request(payload: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """pyzmq on asyncio: REQ and REP over ipc."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ async def echo(replier: Any) -> None:
 
 
 @asynccontextmanager
-async def server(address: str, options: dict[str, Any]) -> AsyncIterator[str]:
+async def server(address: str, options: dict[str, Any]) -> AsyncGenerator[str]:
     with zmq.asyncio.Context() as context, context.socket(zmq.REP) as replier:
         replier.bind(f"ipc://{address}")
         async with anyio.create_task_group() as group:
@@ -27,7 +27,7 @@ async def server(address: str, options: dict[str, Any]) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def client(address: str, options: dict[str, Any]) -> AsyncIterator[Request]:
+async def client(address: str, options: dict[str, Any]) -> AsyncGenerator[Request]:
     with zmq.asyncio.Context() as context, context.socket(zmq.REQ) as requester:
         requester.connect(address)
         send, recv = requester.send, requester.recv
