@@ -46,7 +46,7 @@ def run(function: Callable[[], Awaitable[T]]) -> T:
     try:
         return anyio.run(function, backend_options={"use_uvloop": uvloop})
     except BaseException as error:
-        cause = _innermost(error)
+        cause = innermost(error)
         if not isinstance(cause, _SAID):
             raise
         fail(_sentence(cause), USAGE_STATUS if isinstance(cause, l5.AddressError) else 1)
@@ -58,10 +58,10 @@ def fail(sentence: str, status: int = 1) -> NoReturn:
     raise typer.Exit(status) from None
 
 
-def _innermost(error: BaseException) -> BaseException:
-    # Task groups wrap what was raised in them, once for each.
+def innermost(error: BaseException) -> BaseException:
+    """Return what was raised; task groups wrap it, once for each."""
     members: tuple[Any, ...] = getattr(error, "exceptions", ())
-    return _innermost(members[0]) if len(members) == 1 else error
+    return innermost(members[0]) if len(members) == 1 else error
 
 
 def _sentence(error: BaseException) -> str:
