@@ -39,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="small and short: shows that it runs")
     parser.add_argument("--rounds", type=positive, help="how often each side has its turn")
     parser.add_argument(
+        "--repeats", type=int, help="how often a disturbed round may be done again (default: 2)"
+    )
+    parser.add_argument(
         "--goal", action="append", metavar="M1", help="only what measures this goal; repeatable"
     )
     chosen = parser.parse_args(arguments)
@@ -80,7 +83,7 @@ def rows_of(names: Sequence[str], options: dict[str, Any]) -> Iterator[Row]:
             print(f"benchmarks: {name} left out: it {wanted}", file=sys.stderr)
             continue
         taken = inspect.signature(run).parameters
-        for option in ("rounds", "goal"):
+        for option in ("rounds", "repeats", "goal"):
             if options[option] is not None and option not in taken:
                 print(f"benchmarks: {name} takes no --{option}", file=sys.stderr)
         yield from run(**{key: value for key, value in options.items() if key in taken})

@@ -107,10 +107,11 @@ def take_turns(
     make_watch = watch or (lambda: Watch(lambda: [pid for side in sides for pid in side.pids()]))
     done: list[Round] = []
     for number in range(rounds):
-        for _ in range(1 + repeats):
-            result = one_round(sides, number, make_watch(), on_measured)
+        result = one_round(sides, number, make_watch(), on_measured)
+        for _ in range(repeats):
             if not result.disturbed:
                 break
+            result = one_round(sides, number, make_watch(), on_measured)
         done.append(result)
     return done
 

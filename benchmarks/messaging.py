@@ -81,11 +81,16 @@ class Case:
     """Stands in for a peer where the goal is a number."""
 
 
-def run(quick: bool, rounds: int | None = None, goal: Sequence[str] | None = None) -> Iterator[Row]:
+def run(
+    quick: bool,
+    rounds: int | None = None,
+    repeats: int | None = None,
+    goal: Sequence[str] | None = None,
+) -> Iterator[Row]:
     """Measure all cases, or those of the named goals; yield their rows as they are done."""
     size = QUICK if quick else FULL
-    if rounds is not None:
-        size = attrs.evolve(size, rounds=rounds)
+    given = {"rounds": rounds, "repeats": repeats}
+    size = attrs.evolve(size, **{key: value for key, value in given.items() if value is not None})
     wanted = None if goal is None else {name.upper() for name in goal}
     failures: list[WorkerFailed] = []
     for name, cases in CASES.items():
