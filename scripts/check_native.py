@@ -49,7 +49,7 @@ def compile_files(compiler, files):
     with tempfile.TemporaryDirectory() as folder:
         for path in files:
             python = [f"-I{headers}"] if knows_python(path) else []
-            includes = [f"-I{path.parent}", *python]
+            includes = [f"-I{path.parent}", f"-I{ROOT / 'l5/native'}", *python]
             run([compiler, *STRICT, *includes, "-c", path, "-o", Path(folder, "out.o")])
     print(f"{compiler}: {len(files)} files without a warning")
 

@@ -28,6 +28,9 @@
 enum {
     GIL_HOLD_NS = 20000,
     STREAK_MAX = 64,         /* messages before the event loop must run */
+    TURN_MAX_NS = 500000,    /* handling requests before the event loop must run */
+    SLOW_HANDLER_NS = 10000, /* from here on the clock is read for every request */
+    CLOCK_EVERY_MAX = 16,    /* else for one in so many: reading it costs as much as a cache line */
     SPUN_MAX_NS = 100000,    /* spinning before the event loop must run */
     FRAME_COST = 64,         /* what a data message costs of its window beside its payload */
     RINGS_MAX = 65536,
@@ -69,6 +72,10 @@ struct Poller {
     uint32_t streak;
     uint64_t spun_ns;      /* since the loop last ran */
     uint64_t spun_total_ns;
+    uint64_t turn_ns;      /* when the clock was first read in this turn of the loop; 0: not yet */
+    uint64_t clock_ns;     /* when it was last read */
+    uint32_t clock_every, clock_in;
+    int overdue;
     uint64_t budget_ns;
     int yield_only;        /* one CPU, or a quota: spinning would take the peer's time */
     unsigned long thread;
@@ -126,7 +133,28 @@ static int get_payload(PyObject *object, Py_buffer *view)
 
 static int due(Poller *self)
 {
-    return self->streak >= STREAK_MAX || self->spun_ns >= SPUN_MAX_NS;
+    return self->streak >= STREAK_MAX || self->spun_ns >= SPUN_MAX_NS || self->overdue;
+}
+
+/* Note that a request has been handled; handlers that take long make the loop due by time. */
+static void note_handled(Poller *self)
+{
+    uint64_t now;
+
+    if (self->clock_in > 1) {
+        self->clock_in--;
+        return;
+    }
+    now = l5_now_ns();
+    if (!self->turn_ns)
+        self->turn_ns = now;
+    if (now - self->clock_ns > (uint64_t)SLOW_HANDLER_NS * (self->clock_every ? self->clock_every : 1))
+        self->clock_every = 1;
+    else if (self->clock_every < CLOCK_EVERY_MAX)
+        self->clock_every = self->clock_every ? self->clock_every * 2 : 1;
+    self->clock_in = self->clock_every;
+    self->clock_ns = now;
+    self->overdue = now - self->turn_ns > TURN_MAX_NS;
 }
 
 /* Poll all rings of the loop for at most `budget`; 1 when one has something. */
@@ -1016,6 +1044,7 @@ static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *pr
             return hand_up("request", ring, frame.id, payload, NULL);
         Py_INCREF(ring); /* the handler may close it */
         up = handle(ring, frame.id, payload, handler);
+        note_handled(self);
         Py_DECREF(ring);
         Py_DECREF(payload);
         if (up || PyErr_Occurred())
@@ -1076,6 +1105,8 @@ static PyObject *poller_breathe(Poller *self, PyObject *Py_UNUSED(ignored))
 {
     self->streak = 0;
     self->spun_ns = 0;
+    self->turn_ns = 0;
+    self->overdue = 0;
     Py_RETURN_NONE;
 }
 
