@@ -271,14 +271,17 @@ class Hub:
         """Look at the descriptors without waiting: deaths, doorbells, sockets."""
         if self._watcher is None:
             return
+        # The driver may sleep while another task looks: then the bell is not that task's to answer.
+        driver_sleeps = self._driver is not None and self._driver.asleep_in is not None
         for fd, mask in self._watcher.poll():
             endpoint = self._endpoints.get(fd)
-            if endpoint is None:
-                if self._bell is not None and fd == self._bell[0]:
-                    os.read(fd, 4096)
-                continue
-            self._unarmed.add(endpoint)
-            endpoint.on_event(fd, bool(mask & READABLE), bool(mask & WRITABLE))
+            if endpoint is not None:
+                self._unarmed.add(endpoint)
+                endpoint.on_event(fd, bool(mask & READABLE), bool(mask & WRITABLE))
+            elif self._bell is not None and fd == self._bell[0] and not driver_sleeps:
+                os.read(fd, 4096)
+        if driver_sleeps and self._unarmed:
+            self.interrupt()  # what rang here is not armed any more: the sleeper arms it again
 
     async def breathe(self) -> None:
         """Let the event loop run: other tasks, cancellation, and news from descriptors."""
@@ -295,8 +298,6 @@ class Hub:
         """Count a message that the hot path did not; tell whether the event loop should run."""
         self._streak += 1
         return self._streak >= STREAK_MAX or (self.poller is not None and self.poller.due)
-        if self._unarmed and self._driver is not None and self._driver.asleep_in is not None:
-            self.interrupt()  # what rang here is not armed any more: the sleeper arms it again
 
     # ---- ends ---------------------------------------------------------------------------------
 
