@@ -16,10 +16,9 @@
  * byte on its socket, which epoll reports.  End-of-file there is the client's death.
  *
  * What waits for what (adaptive mode): a scan that finds nothing is repeated for the spin budget,
- * with a sched_yield every YIELD_EVERY pauses, or two yields at once when a client last ran on
- * our CPU; then all active connections are armed, and the worker sleeps in epoll_wait.  A worker
- * that is never idle looks for bells every BELLS_NS, and yields every SHARE_NS to a client that
- * needs its CPU.
+ * or not at all when a client last ran on our CPU and needs it to go on; then all active
+ * connections are armed, and the worker sleeps in epoll_wait.  A worker that is never idle looks
+ * for bells every BELLS_NS.
  *
  * Per connection, service_frames.c is the server's half of the protocol:
  *
@@ -48,11 +47,9 @@ enum {
     SERVE_MAX = 8,        /* frames of one connection per scan */
     OUTS_MAX = 4,         /* unsent answers of one connection */
     EVENTS_MAX = 64,
-    YIELD_EVERY = 64,     /* empty scans */
     SHARE_AFTER = 8,      /* empty scans before the CPU of the clients is looked at */
     KEEP_BYTES = 1 << 20, /* a reply buffer larger than this is not kept */
     BELLS_NS = 50000,
-    SHARE_NS = 200000,
     TICK_NS = 10000000,   /* when there are no heartbeats */
     LINGER_NS = 1000000000,
     LINGER_CHECK_MS = 10,
@@ -135,7 +132,7 @@ struct l5_worker {
     struct l5_connection **connections;
     uint32_t active, count, room;
     uint32_t index;
-    uint32_t empty_scans, yields;
+    uint32_t empty_scans;
     uint8_t *scratch;
     size_t scratch_bytes;
     struct l5_answering answering;
@@ -144,7 +141,7 @@ struct l5_worker {
     pthread_t thread;
     int started;
     /* clocks, in ticks but where the name says ns */
-    uint64_t idle_since, tick_at, bells_at, share_at, useful, tick_ticks, tick_ns;
+    uint64_t idle_since, tick_at, bells_at, useful, tick_ticks, tick_ns;
     uint64_t ticks_per_us;
     double busy;
     uint64_t sequence;

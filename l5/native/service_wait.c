@@ -89,11 +89,6 @@ static void keep_up(struct l5_worker *worker, uint64_t now)
         tick(worker, now);
     if (now >= worker->bells_at && worker->active < worker->count)
         l5_worker_listen(worker, 0);
-    if (now >= worker->share_at) {
-        worker->share_at = now + worker->ticks_per_us * (SHARE_NS / 1000);
-        if (shares_cpu(worker))
-            sched_yield();
-    }
 }
 
 /* ---- scanning and waiting -------------------------------------------------------------------- */
@@ -122,7 +117,7 @@ uint32_t l5_worker_scan(struct l5_worker *worker)
         uint64_t now = l5_ticks();
 
         worker->useful += now - begun;
-        worker->empty_scans = worker->yields = 0;
+        worker->empty_scans = 0;
         worker->idle_since = 0;
         keep_up(worker, now);
     }
@@ -148,7 +143,7 @@ static void sleep_for_bells(struct l5_worker *worker)
     l5_worker_listen(worker, timeout_ms);
     l5_bump(&worker->slept_ns, l5_now_ns() - begun);
     l5_bump(&worker->sleeps, 1);
-    worker->empty_scans = worker->yields = 0;
+    worker->empty_scans = 0;
     worker->idle_since = 0;
     if (worker->lingering)
         for (uint32_t i = worker->active; i < worker->count; i++)
@@ -158,14 +153,15 @@ static void sleep_for_bells(struct l5_worker *worker)
         tick(worker, l5_ticks());
 }
 
-/* An empty scan of the adaptive mode: pause, yield, or sleep. */
+/* An empty scan of the adaptive mode: pause, or sleep.  No sched_yield: since Linux 6.18 it forfeits
+ * the rest of the caller's slice, after which a busy neighbour keeps the worker off its CPU for
+ * milliseconds, where a sleeper is woken at once. */
 static void wait_adaptive(struct l5_worker *worker)
 {
     uint64_t spin_ns = worker->service->options.spin_ns;
     uint64_t now, idle;
 
-    worker->empty_scans++;
-    if (worker->empty_scans % SHARE_AFTER) {
+    if (++worker->empty_scans % SHARE_AFTER) {
         l5_relax();
         return;
     }
@@ -173,16 +169,9 @@ static void wait_adaptive(struct l5_worker *worker)
     if (!worker->idle_since)
         worker->idle_since = now;
     idle = now - worker->idle_since;
-    if (worker->yields >= 2 || (spin_ns && idle >= spin_ns * worker->ticks_per_us / 1000)) {
+    if (idle >= spin_ns * worker->ticks_per_us / 1000 || shares_cpu(worker)) {
         l5_bump(&worker->spun_ns, idle * 1000 / worker->ticks_per_us);
         sleep_for_bells(worker);
-    } else if (!spin_ns || shares_cpu(worker)) {
-        worker->yields++;
-        worker->empty_scans = SHARE_AFTER - 1; /* look once, then decide again */
-        sched_yield();
-    } else if (worker->empty_scans >= YIELD_EVERY) {
-        worker->empty_scans = 0;
-        sched_yield();
     }
     if (now >= worker->tick_at)
         tick(worker, now);
