@@ -136,7 +136,7 @@ class CancellationTests(Harness):
                         scope.cancel()
                         for _ in range(100):
                             got.append(int.from_bytes((await server.receive())[:4], "little"))
-                    with anyio.move_on_after(1.0):
+                    if len(got) < start + 100:
                         got.append(int.from_bytes((await server.receive())[:4], "little"))
             assert got == list(range(300))
 

@@ -295,7 +295,7 @@ class RequestTests(Harness):
 
                 group.start_soon(ask, 0, first)
                 group.start_soon(ask, 1, second)
-                while sum(counts) < 600:
+                while sum(counts) < 300:
                     await anyio.sleep(0.001)
                 group.cancel_scope.cancel()
             assert min(counts) >= max(counts) // 10
