@@ -4,7 +4,7 @@ An HTML comment directly above a fence, which no reader sees, tells how a block 
 
     <!-- setup: echo -->   the name of an entry of `_setups.py`; open to the end of the page
     <!-- run -->           (console) run these commands and compare what they print
-    <!-- see: PATH -->     the block quotes this file of the repository, word for word
+    <!-- run: figures -->  the same, but numbers may differ
 
 A Python block whose first line is ``# name.py`` is a file, which a console block runs. All others
 are run as they stand, with ``await`` allowed, one after the other in one namespace.
@@ -16,7 +16,7 @@ from pathlib import Path
 import attrs
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)$")
-_COMMENT = re.compile(r"^ *<!-- (?P<word>setup|run|see)(?:: (?P<argument>\S+))? -->$")
+_COMMENT = re.compile(r"^ *<!-- (?P<word>setup|run)(?:: (?P<argument>\S+))? -->$")
 _FILE_NAME = re.compile(r"^# (?P<name>[\w-]+\.py)$")
 
 

@@ -1,7 +1,7 @@
 """What the fragments of a page take for granted: servers, connections, data.
 
-An entry is an async context manager that takes the page's `Shell` and yields names. A page asks for it by
-``<!-- setup: name -->``; `PAGES` says what a page gets from its beginning.
+An entry is an async context manager that takes the page's `Shell` and yields names. A page asks for
+it by ``<!-- setup: name -->``; `PAGES` says what a page gets from its beginning.
 """
 
 import importlib.util

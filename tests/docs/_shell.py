@@ -1,8 +1,9 @@
 """Run what a page shows on its console, in a folder of its own, and compare what it prints.
 
-Ports and folders of the page are replaced by free ones, in its programs, commands and outputs alike.
-In an output ``...`` stands for anything. A command that ends with ``&`` goes on until the page ends,
-when it gets SIGTERM; what it printed first is compared, if the page shows it.
+Ports and folders of the page are replaced by free ones, in its programs, commands and outputs
+alike. In an output ``...`` stands for anything, and in a block that is run for its figures any
+number for any other. A command that ends with ``&`` goes on until the
+page ends, when it gets SIGTERM; what it printed first is compared, if the page shows it.
 """
 
 import os
@@ -20,6 +21,8 @@ from tests.docs._blocks import Block
 
 _PORT = re.compile(r"\b747[0-9]\b")
 _FOLDERS = ("/tmp/", "/run/")
+_NUMBER = re.compile(r"\d(?:[\d,]|\\\.)*")  # as re.escape writes it
+_ANY_NUMBER = r"\d[\d,.]*"
 _STEP_S = 0.01
 
 
@@ -71,7 +74,8 @@ class Shell:
             printed = done.stdout.decode()
             assert done.returncode == 0, f"{block}: {command}\n{printed}"
             if wanted:
-                assert matches(wanted, printed), _differs(block, command, wanted, printed)
+                same = matches(wanted, printed, figures=block.argument == "figures")
+                assert same, _differs(block, command, wanted, printed)
 
     def _start(self, block: Block, command: str, wanted: str) -> None:
         log = self.folder / f"server-{len(self._servers)}.log"
@@ -114,13 +118,17 @@ class Shell:
             server.wait()
 
 
-def matches(wanted: str, printed: str) -> bool:
+def matches(wanted: str, printed: str, *, figures: bool = False) -> bool:
     """Compare line by line, without the spaces at the ends of lines."""
-    lines = [line.rstrip() for line in wanted.strip().splitlines()]
-    pattern = "\n".join(".*".join(map(re.escape, line.split("..."))) for line in lines)
-    pattern = re.sub(r"^\.\*$", r"[\\s\\S]*", pattern, flags=re.MULTILINE)
+    patterns: list[str] = []
+    for line in wanted.strip().splitlines():
+        if line.strip() == "...":
+            patterns.append(r"[\s\S]*")
+            continue
+        pattern = ".*".join(map(re.escape, line.rstrip().split("...")))
+        patterns.append(_NUMBER.sub(lambda _: _ANY_NUMBER, pattern) if figures else pattern)
     text = "\n".join(line.rstrip() for line in printed.strip().splitlines())
-    return re.fullmatch(pattern, text) is not None
+    return re.fullmatch("\n".join(patterns), text) is not None
 
 
 def _differs(block: Block, command: str, wanted: str, printed: str) -> str:
