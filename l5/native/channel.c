@@ -52,11 +52,13 @@ static void ring_bell(struct l5_channel *channel)
         channel->gone = 1;
 }
 
-/* DOORBELL, publisher's half: the caller has just published by a sequentially consistent store. */
+/* DOORBELL, publisher's half: the caller has just published by a sequentially consistent store.
+ * Whoever takes the word rings, whatever it says by then: the peer may have armed again for
+ * something else meanwhile, and sleeps by what it wrote last. */
 static inline void wake_if_armed(struct l5_channel *channel, uint64_t bit)
 {
     if (l5_load_seq(channel->peer_armed) & bit) /* pairs with: DOORBELL in l5_channel_arm */
-        if (l5_swap(channel->peer_armed, 0) & bit)
+        if (l5_swap(channel->peer_armed, 0))
             ring_bell(channel);
 }
 
