@@ -130,7 +130,10 @@ int l5_segment_lock(int fd, uint64_t ring_bytes, const char **why)
         if (seals < 0 || !(seals & F_SEAL_FUTURE_WRITE))
             return refuse(why, "the memory cannot be sealed against hole punching");
     }
-    if (fstat(fd, &status) < 0 || (uint64_t)status.st_blocks * 512 < file_bytes(ring_bytes))
+    /* Blocks behind the end count as well and must not make up for holes: they are cut off, and the
+     * seal against growing keeps them from coming back. */
+    if (ftruncate(fd, (off_t)file_bytes(ring_bytes)) < 0 || fstat(fd, &status) < 0 ||
+        (uint64_t)status.st_blocks * 512 < file_bytes(ring_bytes))
         return refuse(why, "the memory has holes");
     return 0;
 }
