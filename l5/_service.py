@@ -319,7 +319,8 @@ class NativeService:
                 try:
                     await waiter.event.wait()
                 finally:
-                    self._waiters.pop(waiter, None)
+                    del self._waiters[waiter]
+                    self._call_listener()  # it may have been called, and is done or cancelled
                 continue
             self._listening = True
             try:
@@ -329,9 +330,16 @@ class NativeService:
                 pass  # `stop` has drained for the last time
             finally:
                 self._listening = False
-                for heir in self._waiters:
-                    heir.event.set()
-                    break
+                self._call_listener()
+
+    def _call_listener(self) -> None:
+        """Let one who still waits listen, unless somebody does."""
+        if self._listening:
+            return
+        for heir in self._waiters:
+            if not heir.done:
+                heir.event.set()
+                return
 
     # ---- requests from sockets -------------------------------------------------------------------
 
