@@ -54,6 +54,12 @@ async def talk(shell: Shell) -> AsyncIterator[dict[str, Any]]:
 
 
 @asynccontextmanager
+async def server(shell: Shell) -> AsyncIterator[dict[str, Any]]:
+    """Only what has been imported already."""
+    yield {"anyio": anyio, "l5": l5}
+
+
+@asynccontextmanager
 async def histogram(shell: Shell) -> AsyncIterator[dict[str, Any]]:
     """Build the extension of examples/native_service."""
     runpy.run_path(str(ROOT / "examples/native_service/build.py"))["build"](shell.folder)
@@ -65,5 +71,5 @@ async def histogram(shell: Shell) -> AsyncIterator[dict[str, Any]]:
     yield {"l5": l5, "histogram": module, "Extension": Extension}
 
 
-SETUPS: dict[str, Setup] = {"echo": echo, "talk": talk, "histogram": histogram}
+SETUPS: dict[str, Setup] = {"echo": echo, "talk": talk, "server": server, "histogram": histogram}
 PAGES = {"native-services.md": "histogram"}
