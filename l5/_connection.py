@@ -163,6 +163,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         return await self._await_answer(request)
 
     async def _request_until(self, payload: Buffer, deadline: float) -> bytes:
+        self._session.check_open()
         if not deadline > 0:
             raise DeadlineExceeded
         micros = int(min(deadline * 1e6, DEADLINE_US_MAX)) or 1
@@ -371,8 +372,11 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         if isinstance(error, RemoteProtocolError | anyio.BrokenResourceError | OSError):
             session.lose(error)
             return error
-        if isinstance(error, anyio.ClosedResourceError) and session.state != "CLOSED":
-            return anyio.BrokenResourceError(*session.error.args if session.error else ())
+        if isinstance(error, anyio.ClosedResourceError):
+            try:
+                session.check_open()  # it knows by whom, and why
+            except Exception as reason:
+                return reason
         return error
 
     async def aclose(self) -> None:

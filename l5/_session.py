@@ -218,8 +218,8 @@ class Session:
         """Raise what a send has to raise unless the session is open."""
         if self.state == "OPEN":
             return
-        if self.state == "CLOSED":
-            raise anyio.ClosedResourceError
+        if self.state == "CLOSED":  # with the reason, if there is one: a fork
+            raise anyio.ClosedResourceError(*self.error.args if self.error else ())
         if isinstance(self.error, RemoteProtocolError | LocalProtocolError):
             raise self.error
         raise anyio.BrokenResourceError from self.error
