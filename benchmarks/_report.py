@@ -104,8 +104,8 @@ def three(spread: dict[str, float]) -> str:
 
 
 def short(value: float) -> str:
-    """Write three digits, with K and M for thousands and millions."""
-    for unit, size in (("M", 1e6), ("K", 1e3)):
+    """Write three digits, with K, M and G for thousands, millions and their thousands."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)):
         if abs(value) >= 0.9995 * size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.3g}"

@@ -1,0 +1,301 @@
+"""The benchmarks: their arithmetic, their command line, and that each case of messaging runs."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import _report, messaging
+from benchmarks._harness import (
+    KEYS,
+    Metric,
+    Round,
+    Row,
+    Watch,
+    busy_ticks,
+    compare,
+    process_ticks,
+    rounded,
+    row,
+    spread,
+    take_turns,
+)
+from benchmarks.messaging_peers import loops
+from benchmarks.messaging_peers.pair import Pair, Spec, WorkerFailed, percentiles, rates
+
+RATE = Metric("rate", "round trips", "1/s")
+P99 = Metric("p99_us", "p99", "us")
+ROOT = Path(__file__).resolve().parents[1]
+
+
+# -- arithmetic
+
+
+def test_spread() -> None:
+    assert spread([3.0, 1.0, 2.0]) == {"min": 1.0, "median": 2.0, "max": 3.0}
+    assert spread([1.0, 2.0]) == {"min": 1.0, "median": 1.5, "max": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.0123456, 0.01235), (12.3456, 12.35), (999.96, 1000.0), (1234567.8, 1234568.0), (0.0, 0.0)],
+)
+def test_rounded(value: float, expected: float) -> None:
+    assert rounded(value) == expected
+
+
+def test_ratios_are_taken_pair_by_pair() -> None:
+    made = row("c", "M1", RATE, "p", [(100.0, 10.0), (300.0, 10.0), (200.0, 100.0)], disturbed=1)
+    assert made == {
+        "case": "c",
+        "goal": "M1",
+        "metric": "round trips",
+        "unit": "1/s",
+        "ours": {"min": 100.0, "median": 200.0, "max": 300.0},
+        "peer": "p",
+        "peer_value": {"min": 10.0, "median": 10.0, "max": 100.0},
+        "ratio": {"min": 2.0, "median": 10.0, "max": 30.0},
+        "n": 3,
+        "disturbed": 1,
+    }
+
+
+def test_each_peer_and_metric_gets_a_row() -> None:
+    rounds = [
+        Round(({"rate": 10.0, "p99_us": 1.0}, {"rate": 5.0}, {"rate": 2.0, "p99_us": 4.0}), 0.0),
+        Round(({"rate": 20.0, "p99_us": 2.0}, {"rate": 5.0}, {"rate": 4.0, "p99_us": 4.0}), 1.0),
+    ]
+    rows = compare("c", ("G", None), (RATE, P99), ("a", "b"), rounds)
+    named = [(r["peer"], r["goal"], r["metric"], r["ratio"]["max"]) for r in rows]
+    assert named == [
+        ("a", "G", "round trips", 4.0),
+        ("b", None, "round trips", 5.0),
+        ("b", None, "p99", 0.5),
+    ]
+    assert {r["disturbed"] for r in rows} == {1}
+
+
+def test_rates_of_several_clients() -> None:
+    results = [{"count": 100, "seconds": 1.0}, {"count": 600, "seconds": 2.0}]
+    assert rates(results) == {"rate": 400.0, "fairness": 0.5}
+
+
+def test_percentiles() -> None:
+    one = loops.percentiles([*range(1000, 101_000, 1000)])
+    assert one == {"p50_us": 51.0, "p99_us": 100.0}
+    assert loops.percentiles([5000]) == {"p50_us": 5.0, "p99_us": 5.0}
+    assert percentiles([one, {"p50_us": 60.0, "p99_us": 61.0}]) == {"p50_us": 60.0, "p99_us": 100.0}
+
+
+# -- turns
+
+
+@attrs.define
+class Scripted:
+    name: str
+    log: list[str]
+
+    def measure(self) -> Mapping[str, float]:
+        self.log.append(self.name)
+        return {"rate": float(len(self.log))}
+
+    def pids(self) -> list[int]:
+        return []
+
+
+@attrs.frozen
+class ScriptedWatch:
+    cores: float
+
+    def foreign_cores(self) -> float:
+        return self.cores
+
+
+def turns(rounds: int, repeats: int, foreign: list[float]) -> tuple[str, list[Round]]:
+    log: list[str] = []
+    left = iter(foreign)
+    done = take_turns(
+        [Scripted(name, log) for name in "abc"],
+        rounds,
+        repeats=repeats,
+        watch=lambda: ScriptedWatch(next(left)),  # type: ignore[arg-type, return-value]
+    )
+    return "".join(log), done
+
+
+def test_sides_take_turns_and_the_first_changes() -> None:
+    log, done = turns(4, 2, [0.0] * 4)
+    assert log == "abc" + "bca" + "cab" + "abc"
+    assert [one.samples[0]["rate"] for one in done] == [1.0, 6.0, 8.0, 10.0]
+
+
+def test_a_disturbed_round_is_done_again_at_most_twice() -> None:
+    log, done = turns(2, 2, [0.9, 0.0, 0.9, 0.8, 0.7])
+    assert log == "abc" * 2 + "bca" * 3
+    assert [one.foreign_cores for one in done] == [0.0, 0.7]
+    assert [one.disturbed for one in done] == [False, True]
+
+
+def test_unknown_is_not_disturbed() -> None:
+    assert not Round((), None).disturbed
+
+
+# -- who else computes
+
+
+STAT = "cpu  {user} 20 30 4000 50 6 7 80 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
+PROCESS = "7 (a) b (c) S 1 7 7 0 -1 4194560 1 2 3 4 {user} 22 90 91 20 0 1 0 5 6 7\n"
+
+
+def test_ticks() -> None:
+    assert busy_ticks(STAT.format(user=100)) == 100 + 20 + 30 + 6 + 7
+    assert process_ticks(PROCESS.format(user=11)) == 33
+
+
+def write_proc(proc: Path, all_user: int, own_user: int) -> None:
+    (proc / str(os.getpid())).mkdir(exist_ok=True)
+    (proc / "stat").write_text(STAT.format(user=all_user))
+    (proc / str(os.getpid()) / "stat").write_text(PROCESS.format(user=own_user))
+
+
+def test_what_is_not_ours_is_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 12.0])
+    monkeypatch.setattr("benchmarks._harness.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("benchmarks._harness.TICKS_PER_S", 100)
+    write_proc(tmp_path, 1000, 500)
+    watch = Watch(lambda: [], tmp_path)
+    write_proc(tmp_path, 1300, 700)
+    assert watch.foreign_cores() == pytest.approx((300 - 200) / 100 / 2.0)
+
+
+def test_without_proc_nothing_is_known(tmp_path: Path) -> None:
+    assert Watch(lambda: [], tmp_path / "absent").foreign_cores() is None
+
+
+# -- the command
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(command.CASES)
+
+
+def test_rows_go_to_both_places(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, object] = {}
+
+    def run(quick: bool, rounds: int | None = None) -> list[Row]:
+        given.update(quick=quick, rounds=rounds)
+        return [row("c", None, RATE, "p", [(2.0, 1.0)])]
+
+    monkeypatch.setattr(messaging, "run", run)
+    out = tmp_path / "new" / "out.jsonl"
+    arguments = ["messaging", "--quick", "--rounds", "7", "--goal", "M1", "--json", str(out)]
+    assert command.main(arguments) == 0
+    printed = capsys.readouterr()
+    assert given == {"quick": True, "rounds": 7}
+    assert "takes no --goal" in printed.err
+    assert printed.out == out.read_text()
+    assert tuple(json.loads(printed.out)) == KEYS
+
+
+def test_what_is_not_there_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(command.CASES, "rtree", ("benchmarks.never", ""))
+    assert command.main(["rtree"]) == 0
+    assert "rtree left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rounds", ["0", "x"])
+def test_rounds_that_cannot_be(rounds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["messaging", "--rounds", rounds])
+    assert "--rounds" in capsys.readouterr().err
+
+
+def test_cells() -> None:
+    made = row("c", "M1", RATE, "p", [(1_234_000.0, 9_999.9)], disturbed=2)
+    cells = _report.cells(made)
+    assert cells[:4] == ["c", "M1", "round trips (1/s)", "p"]
+    assert cells[4:] == [
+        "1.23 M / 1.23 M / 1.23 M",
+        "10 K / 10 K / 10 K",
+        "123 / 123 / 123",
+        "1",
+        "2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0.0, "0"),
+        (0.5, "0.5"),
+        (999.4, "999"),
+        (999.9, "1 K"),
+        (12_345.0, "12.3 K"),
+        (2.5e9, "2.5 G"),
+    ],
+)
+def test_short(value: float, expected: str) -> None:
+    assert _report.short(value) == expected
+
+
+# -- the sides
+
+
+def test_a_side_that_cannot_start_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(WorkerFailed, match="the server of nobody ended with 1"):
+        Pair(Spec("nobody", "no_such_module"), str(tmp_path), 0.01).__enter__()
+    assert "no_such_module" in capfd.readouterr().err
+
+
+def test_an_echo_that_is_none_is_found() -> None:
+    with pytest.raises(loops.NoEcho):
+        loops.check(b"something else")
+
+
+GOALS_OF_ROWS = {
+    "M1": {("request/asyncio", "round trips"), ("request/asyncio", "p99")},
+    "M1b": {("request/asyncio", "round trips")},
+    "M2": {("request/trio", "round trips")},
+    "M3": {("request/native", "round trips")},
+    "M4": {("one-way/hot/views", "bandwidth"), ("one-way/cold/copies", "bandwidth")},
+    "M5": {("request/asyncio/beside-hog", "p99"), ("request/asyncio/one-core", "round trips")},
+    "M6": {("request/asyncio/2-clients", "slowest over mean client")},
+    "M7": {("idle/asyncio", "processor time"), ("idle/trio", "wake-ups")},
+    "M8": {("request/asyncio/tcp", "round trips"), ("request/trio/unix", "round trips")},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory needs memfd_create")
+@pytest.mark.parametrize("goal", list(messaging.CASES))
+def test_messaging_runs(goal: str) -> None:
+    """Every case runs, its rows have the right keys, and the numbers are no nonsense."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "messaging", "--quick", "--goal", goal],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {(r["case"], r["metric"]) for r in rows if r["goal"] == goal} >= GOALS_OF_ROWS[goal]
+    for r in rows:
+        assert tuple(r) == KEYS
+        assert r["n"] == 1
+        assert all(r[key]["min"] <= r[key]["median"] <= r[key]["max"] for key in ("ours", "ratio"))
+        if goal != "M7":
+            assert r["ours"]["min"] > 0 and r["peer_value"]["min"] > 0
