@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import numpy.typing as npt
 
@@ -264,6 +265,7 @@ class RTreeClient:
             _no_answer(await self._ask(request + _wire.rows_bytes(rows[part], ids[part])))
             if progress is not None:
                 progress(min(first + step, len(rows)), len(rows))
+            await anyio.lowlevel.checkpoint()  # a part takes long enough to be the last one
 
     async def _abort_load(self, token: int) -> None:
         """Let another load begin at once; the server would wait half a minute by itself."""

@@ -98,7 +98,10 @@ class TreeHandler:
         return self.tree.count(*rect.tolist()).to_bytes(8, "little")
 
     def _nearest(self, argument: int, body: bytes) -> bytes:
-        [rect] = _rects(body, 1)
+        [rect] = _queries(body, 1)
+        reason = _explain(rect, query=False)
+        if reason:
+            raise ValueError(f"not a valid rectangle: {reason}")
         room = min(argument, len(self.tree))
         ids, distances = np.empty(room, _wire.U64), np.empty(room, _wire.F64)
         found = ffi.new("size_t *")
@@ -188,14 +191,14 @@ class TreeHandler:
 
     def _load_part(self, _: int, body: bytes) -> bytes:
         _size_is_right(len(body) >= 16, body)
-        load = self._find_load(body)
         first = int.from_bytes(body[8:16], "little")
-        rects, ids = _rows(body[16:])
+        rects, ids = _rows(body[16:], body)
+        _check_rows(rects, first)
+        load = self._find_load(body)
         if first != load.count or len(ids) > load.total - load.count:
             raise ValueError(
                 f"rows {first} to {first + len(ids)} do not follow on {load.count} of {load.total}"
             )
-        _check_rows(rects, first)
         load.rects[first : first + len(ids)] = rects
         load.ids[first : first + len(ids)] = ids
         load.count += len(ids)
@@ -252,10 +255,10 @@ def _queries(body: bytes, count: int) -> Floats:
     return np.frombuffer(body, _wire.F64).reshape(-1, 4).astype(np.float64)
 
 
-def _rows(body: bytes) -> tuple[Floats, Ids]:
-    """Read n rectangles and then n ids."""
+def _rows(body: bytes, whole: bytes | None = None) -> tuple[Floats, Ids]:
+    """Read n rectangles and then n ids, which may be the end of a `whole` body."""
     count, rest = divmod(len(body), _wire.RECT_BYTES + _wire.ID_BYTES)
-    _size_is_right(not rest, body)
+    _size_is_right(not rest, body if whole is None else whole)
     split = count * _wire.RECT_BYTES
     ids = np.frombuffer(body, _wire.U64, offset=split) if count else np.empty(0, _wire.U64)
     return _queries(body[:split], count), ids.astype(np.uint64)

@@ -140,14 +140,14 @@ static int take(struct call *call, struct load *taken)
 static int build(struct call *call, const struct load *load)
 {
     size_t row = 0;
-    int rc, packed = 1;
+    int rc, packed = rt_size(call->tree) == 0;
 
     if (load->count != load->total)
         return service_refuse(call, "ValueError", "only %llu of %llu rows have come", (unsigned long long)load->count,
                               (unsigned long long)load->total);
     rc = rt_bulk_load(call->tree, load->rects, load->ids, (size_t)load->count, 1.0, &row);
     if (rc == -EEXIST) {
-        packed = 0;
+        packed = 0; /* others may have inserted meanwhile */
         rc = rt_insert_many(call->tree, load->rects, load->ids, (size_t)load->count, &row);
     }
     if (rc == -ENOSPC)
