@@ -190,8 +190,9 @@ class Reassembly:
         if more:
             self._extend(partial)
             return None
+        message = b"".join(partial.segments)
         self.drop(key)
-        return b"".join(partial.segments)
+        return message
 
     def _open(self, key: tuple[bool, int]) -> Partial:
         if len(self._partials) >= self._partials_max:
@@ -219,6 +220,7 @@ class Reassembly:
         partial = self._partials.pop(key, None)
         if partial is None:
             return False
+        partial.segments.clear()  # now: a partial is part of a cycle, by its `retry`
         self._budget.leave(partial)
         return True
 

@@ -43,7 +43,7 @@ class Request:
     def result(self) -> bytes:
         """Return the answer of a request that is done, or raise what came instead."""
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)  # many may share it
         assert self.reply is not None
         return self.reply
 

@@ -12,6 +12,7 @@ error that did it); CLOSED (by us).
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections import deque
 from collections.abc import Callable
@@ -158,11 +159,13 @@ class Session:
         self.on_ready()
 
     def _drain(self) -> None:
-        """Receive all that the peer sent before it went away; a channel holds a bounded amount."""
-        silent = 0
-        while self.state == "OPEN" and silent < 2:  # a channel may say "none" once too often
+        """Receive what the peer sent before it went away; who shares its ring may write on."""
+        silent, enough = 0, math.inf
+        if self.ring is not None and self.channel.frame_limit:  # a quarter of a ring
+            enough = self.frames_received + self.channel.frame_limit * 4 // 64
+        while self.state == "OPEN" and silent < 2 and self.frames_received < enough:
             before = self.frames_received
-            self.on_ready()
+            self.on_ready()  # a channel may say "none" once too often
             silent = silent + 1 if self.frames_received == before else 0
 
     def arm(self) -> bool:
@@ -221,7 +224,7 @@ class Session:
         if self.state == "CLOSED":  # with the reason, if there is one: a fork
             raise anyio.ClosedResourceError(*self.error.args if self.error else ())
         if isinstance(self.error, RemoteProtocolError | LocalProtocolError):
-            raise self.error
+            raise self.error.with_traceback(None)  # else it would grow with every time
         raise anyio.BrokenResourceError from self.error
 
     def try_frame(self, kind: int, flags: int, id: int, payload: Any) -> bool:
