@@ -123,7 +123,8 @@ class Budget:
         if self._parent is not None:
             self._parent.leave(partial)
         for other in [p for p in self._partials.values() if p.starved]:
-            other.retry()
+            if id(other) in self._partials:  # a grant that failed may have ended its connection
+                other.retry()
 
 
 @attrs.define(eq=False)
