@@ -18,7 +18,8 @@
  * What waits for what (adaptive mode): a scan that finds nothing is repeated for the spin budget,
  * or not at all when a client last ran on our CPU and needs it to go on; then all active
  * connections are armed, and the worker sleeps in epoll_wait.  A worker that is never idle looks
- * for bells every BELLS_NS.
+ * for bells every BELLS_NS, and every SHARE_NS yields to clients that share its CPU: they would
+ * otherwise get one turn in a time slice.
  *
  * Per connection, service_frames.c is the server's half of the protocol:
  *
@@ -50,6 +51,7 @@ enum {
     SHARE_AFTER = 8,      /* empty scans before the CPU of the clients is looked at */
     KEEP_BYTES = 1 << 20, /* a reply buffer larger than this is not kept */
     BELLS_NS = 50000,
+    SHARE_NS = 1000000,   /* how often a worker that is never idle gives its slice away */
     TICK_NS = 10000000,   /* when there are no heartbeats */
     LINGER_NS = 1000000000,
     LINGER_CHECK_MS = 10,
@@ -141,7 +143,7 @@ struct l5_worker {
     pthread_t thread;
     int started;
     /* clocks, in ticks but where the name says ns */
-    uint64_t idle_since, tick_at, bells_at, useful, tick_ticks, tick_ns;
+    uint64_t idle_since, tick_at, bells_at, share_at, useful, tick_ticks, tick_ns;
     uint64_t ticks_per_us;
     double busy;
     uint64_t sequence;

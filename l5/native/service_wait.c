@@ -89,6 +89,11 @@ static void keep_up(struct l5_worker *worker, uint64_t now)
         tick(worker, now);
     if (now >= worker->bells_at && worker->active < worker->count)
         l5_worker_listen(worker, 0);
+    if (now >= worker->share_at) {
+        worker->share_at = now + worker->ticks_per_us * (SHARE_NS / 1000);
+        if (shares_cpu(worker))
+            sched_yield();
+    }
 }
 
 /* ---- scanning and waiting -------------------------------------------------------------------- */
@@ -153,9 +158,9 @@ static void sleep_for_bells(struct l5_worker *worker)
         tick(worker, l5_ticks());
 }
 
-/* An empty scan of the adaptive mode: pause, or sleep.  No sched_yield: since Linux 6.18 it forfeits
- * the rest of the caller's slice, after which a busy neighbour keeps the worker off its CPU for
- * milliseconds, where a sleeper is woken at once. */
+/* An empty scan of the adaptive mode: pause, or sleep.  No sched_yield here: since Linux 6.18 it
+ * forfeits the rest of the caller's slice, after which a busy neighbour keeps the worker off its CPU
+ * for milliseconds, where a sleeper is woken at once. */
 static void wait_adaptive(struct l5_worker *worker)
 {
     uint64_t spin_ns = worker->service->options.spin_ns;
