@@ -43,7 +43,7 @@ async def serving(
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what only the counters of the workers tell."""
     with anyio.fail_after(20):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await anyio.sleep(0.002)
 
 
