@@ -217,7 +217,7 @@ class NativeService:
         self._service = None
         for attached in self._attached.values():
             if attached.channel is not None:
-                attached.channel.close()
+                attached.channel.forget()
         self._attached.clear()
 
     # ---- connections ---------------------------------------------------------------------------

@@ -309,8 +309,11 @@ class Hub:
         self._parked.clear()
         for endpoint in endpoints:
             endpoint.drop_in_child()
-        if self._watcher is not None:
+        if self._watcher is not None and self._bell is not None:
             self._watcher.close()
+            for fd in set(self._bell):
+                os.close(fd)
+        self._watcher = self._descriptor = self._bell = None
 
 
 _hubs: weakref.WeakKeyDictionary[Any, Hub] = weakref.WeakKeyDictionary()

@@ -483,6 +483,19 @@ static PyObject *ring_close(Ring *self, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+/* In a forked child the mapping does not exist (MADV_DONTFORK), and its addresses may soon be
+ * somebody else's: they are not unmapped.  Under live slots goes memory that means nothing. */
+static PyObject *ring_forget(Ring *self, PyObject *Py_UNUSED(ignored))
+{
+    self->open = 0;
+    if (self->poller)
+        poller_drop(self->poller, self);
+    Py_CLEAR(self->server);
+    if (self->channel.control && (!self->exports || l5_channel_blank(&self->channel) < 0))
+        self->channel.control = NULL;
+    Py_RETURN_NONE;
+}
+
 /* Set what the hellos agreed on: the socket that is the doorbell, and the limits of a frame. */
 static PyObject *ring_attach_bell(Ring *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -832,6 +845,7 @@ static PyMethodDef ring_methods[] = {
      "attach_bell(bell, send_limit, receive_limit)"},
     {"status", (PyCFunction)ring_status, METH_NOARGS, "(sequence, busy share in millionths) of the server"},
     {"close", (PyCFunction)ring_close, METH_NOARGS, "Unmap, or as soon as the last slot is gone."},
+    {"forget", (PyCFunction)ring_forget, METH_NOARGS, "(In a forked child) close what is the parent's."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -136,6 +136,7 @@ int l5_segment_verify(int fd, uint64_t ring_bytes, const char **why);
 int l5_segment_lock(int fd, uint64_t ring_bytes, const char **why);
 int l5_channel_map(struct l5_channel *channel, int fd, uint64_t ring_bytes, int role);
 void l5_channel_unmap(struct l5_channel *channel);
+int l5_channel_blank(struct l5_channel *channel);
 
 /* channel.c: sending.  -EAGAIN: no room now; -EMSGSIZE; -EPROTO: the peer lied (see fault);
  * -EBUSY: a reservation is open. */

@@ -22,6 +22,16 @@
 
 #define MAGIC 0x31474e49524c35ull /* "5LRING1" */
 
+#ifndef MAP_NORESERVE
+#define MAP_NORESERVE 0
+#endif
+#ifndef MAP_FIXED_NOREPLACE
+#ifdef __linux__
+#define MAP_FIXED_NOREPLACE 0x100000
+#else
+#define MAP_FIXED_NOREPLACE 0
+#endif
+#endif
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
@@ -234,4 +244,18 @@ void l5_channel_unmap(struct l5_channel *channel)
     if (channel->control)
         munmap(channel->control, channel->map_bytes);
     channel->control = NULL;
+}
+
+/* In a forked child, where the mapping is gone: put private zeros in its place, if that is free. */
+int l5_channel_blank(struct l5_channel *channel)
+{
+    void *base = mmap(channel->control, channel->map_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+
+    if (base == MAP_FAILED)
+        return -errno;
+    if (base == (void *)channel->control)
+        return 0;
+    munmap(base, channel->map_bytes); /* an older kernel took the address for a hint */
+    return -EEXIST;
 }

@@ -60,3 +60,8 @@ class RingChannel(Channel):
     def close(self) -> None:
         self.ring.close()
         self._socket.close()
+
+    def forget(self) -> None:
+        """See `Channel.forget`."""
+        self.ring.forget()
+        self._socket.close()
