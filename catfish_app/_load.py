@@ -96,9 +96,7 @@ def _from_npz(path: Path) -> Table:
             names = list(arrays.files)
             if "rects" not in names:
                 held = ", ".join(names) or "nothing"
-                raise LoadError(
-                    f"{path}: an array 'rects' is wanted (and may be 'ids'); has {held}"
-                )
+                raise LoadError(f"{path}: an array 'rects' is wanted, and may be 'ids'; has {held}")
             rects = _boxes(path, arrays["rects"], "'rects'")
             ids = arrays["ids"] if "ids" in names else None
     except (ValueError, OSError, EOFError) as error:
@@ -107,26 +105,35 @@ def _from_npz(path: Path) -> Table:
 
 
 def _from_csv(path: Path) -> Table:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        names = [name.strip().lower() for name in next(csv.reader(file), list[str]())]
-    header = any(not _is_number(name) for name in names)
-    columns = _csv_columns(path, names, header)
-    kinds: list[tuple[str, str]] = [(name, "u8" if name == _ID_NAME else "f8") for name in columns]
     try:
-        rows = np.loadtxt(
-            path,
-            dtype=np.dtype(kinds),
-            delimiter=",",
-            skiprows=int(header),
-            usecols=list(columns.values()),
-            ndmin=1,
-            encoding="utf-8-sig",
-        )
-    except (ValueError, UnicodeDecodeError) as error:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            names = [name.strip().lower() for name in next(reader, list[str]())]
+            header = any(not _is_number(name) for name in names)
+            columns = _csv_columns(path, names, header)
+            empty = header and next(reader, None) is None
+        rows = np.empty(0, _csv_type(columns)) if empty else _csv_rows(path, columns, header)
+    except (ValueError, UnicodeDecodeError, csv.Error) as error:
         raise LoadError(f"{path}: {error}") from None
     sides = [name for name in columns if name != _ID_NAME]
     rects = _boxes(path, np.stack([rows[name] for name in sides], axis=1))
     return Table(path.name, rects, rows[_ID_NAME] if _ID_NAME in columns else None)
+
+
+def _csv_type(columns: dict[str, int]) -> np.dtype[Any]:
+    return np.dtype([(name, "u8" if name == _ID_NAME else "f8") for name in columns])
+
+
+def _csv_rows(path: Path, columns: dict[str, int], header: bool) -> Any:
+    return np.loadtxt(
+        path,
+        dtype=_csv_type(columns),
+        delimiter=",",
+        skiprows=int(header),
+        usecols=list(columns.values()),
+        ndmin=1,
+        encoding="utf-8-sig",
+    )
 
 
 def _csv_columns(path: Path, names: list[str], header: bool) -> dict[str, int]:
