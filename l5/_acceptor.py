@@ -157,12 +157,7 @@ class Acceptor:
         handshake = ServerHandshake(link, endpoint.address, options, self.tickets)
         try:
             with anyio.move_on_after(options.hello_timeout):
-                if self.connections >= options.connections_max:
-                    await handshake.refuse(
-                        "busy", f"{options.connections_max} connections are open"
-                    )
-                    raise Rejected("busy", "connections_max is reached")
-                return await handshake.run()
+                return await handshake.run(full=self.connections >= options.connections_max)
             logger.info("%s did not finish its hello in time", link.peer)
             await handshake.refuse("timeout", f"no hello within {options.hello_timeout:g} s")
         except (Rejected, RemoteProtocolError) as error:

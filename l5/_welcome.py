@@ -90,10 +90,14 @@ class ServerHandshake:
         self._takes = _hello.limits_of(options)
         self._declined: dict[str, str] = {}
 
-    async def run(self) -> Established:
-        """Shake hands and upgrade; `Rejected` and `RemoteProtocolError` have been told the peer."""
+    async def run(self, *, full: bool = False) -> Established:
+        """Shake hands and upgrade; `Rejected` and `RemoteProtocolError` have been told the peer.
+
+        With `full` nobody more is taken; that is said after the peer's hello has been read, for
+        closing a socket with unread bytes would take the reason from it.
+        """
         try:
-            return await self._run()
+            return await self._run(full)
         except RemoteProtocolError as error:
             await self.refuse(error.code, str(error))
             raise
@@ -109,12 +113,14 @@ class ServerHandshake:
             except (OSError, L5Error, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 pass
 
-    async def _run(self) -> Established:
+    async def _run(self, full: bool) -> Established:
         message, fds = await self._hello_link.receive()
         close_all(fds)
         hello = _hello.expect(message, ClientHello)
         version = _hello.negotiate_version(hello.versions)
         self._authorise(hello)
+        if full:
+            raise Rejected("busy", f"{self._options.connections_max} connections are open")
         sends = _hello.agree(self._takes, hello.limits)
         choice, transport, params = self._choose(hello)
         holder = self._holder(choice)
