@@ -60,7 +60,7 @@ class Link:
         self.sendings[key] = Sending(key, data, segment, Credit(self.credit))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_honest_senders_always_get_through(data: st.DataObject) -> None:
     credit = data.draw(st.integers(4, 40), label="credit")
