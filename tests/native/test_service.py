@@ -2,6 +2,7 @@
 
 import os
 import socket
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -230,6 +231,27 @@ def test_a_service_that_is_forgotten_ends() -> None:
         client.attach(service)
         with pytest.warns(ResourceWarning, match="was not stopped"):
             del service
+
+
+def test_a_forked_child_has_no_service() -> None:
+    service = make()
+    service.start()
+    with clients() as [client]:
+        client.attach(service)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+            pid = os.fork()
+        if pid == 0:
+            try:
+                service.call(b"e")
+            except RuntimeError:
+                os._exit(0 if "stopped" in repr(service) else 2)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert service.call(b"e") == b"e"
+        anyio.run(service.stop)
+        assert client.done == 1
 
 
 def test_calls_from_the_event_loop() -> None:

@@ -159,6 +159,22 @@ async def test_the_end_of_the_server_ends_connections(tmp_path: Path) -> None:
     await connection.aclose()
 
 
+async def test_a_cancelled_server_lets_everything_go(tmp_path: Path) -> None:
+    service = l5.NativeService(_handlers.address(), workers=2, keep_alive=_handlers.library())
+    with anyio.CancelScope() as scope:
+        async with l5.serve(service, f"l5+unix://{tmp_path}/s.sock") as server:
+            connections = [await l5.connect(server.urls[0]) for _ in range(3)]
+            for connection in connections:
+                assert await connection.request(b"e") == b"e"
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert service.statistics().connections == 0
+    for connection in connections:
+        with pytest.raises(anyio.BrokenResourceError):
+            await connection.request(b"e")
+        await connection.aclose()
+
+
 CLIENT = """
 import sys, anyio, l5
 

@@ -540,6 +540,30 @@ static void test_status(uint32_t mode)
     finish(service, &client);
 }
 
+/* A worker without requests sleeps: its armed word is set, and the next request rings. */
+static void test_idle(uint32_t mode)
+{
+    struct client clients[3];
+    struct l5_service_statistics statistics;
+    struct l5_service *service = service_make(handler, pattern, mode, 1, 16 << 20);
+
+    for (int i = 0; i < 3; i++)
+        client_connect(service, &clients[i]);
+    for (int i = 0; i < 3; i++)
+        while (!l5_load_seq(clients[i].channel.peer_armed))
+            usleep(1000);
+    for (int i = 0; i < 3; i++) {
+        client_send(&clients[i], L5_REQUEST, 0, 1, "e", 1);
+        expect(&clients[i], L5_RESPONSE, 0, 1, "e", 1);
+        CHECK(clients[i].channel.bells_rung == 1);
+    }
+    l5_service_count(service, &statistics);
+    CHECK(statistics.bells_heard >= 3 && statistics.sleeps >= 1);
+    service_end(service, 1000000000);
+    for (int i = 0; i < 3; i++)
+        client_free(&clients[i]);
+}
+
 int main(void)
 {
     for (size_t i = 0; i < sizeof(pattern); i++)
@@ -558,6 +582,8 @@ int main(void)
         test_stop(mode);
         test_gone(mode);
         test_half_close(mode);
+        if (mode != L5_POLL)
+            test_idle(mode);
         test_status(mode);
     }
     test_overloaded();
