@@ -6,7 +6,7 @@ An HTML comment directly above a fence, which no reader sees, tells how a block 
     <!-- run -->           (console) run these commands and compare what they print
     <!-- run: figures -->  the same, but numbers may differ
 
-A Python block whose first line is ``# name.py`` is a file, which a console block runs. All others
+A Python block whose first line is ``# name.py`` is a file, if a console block runs it. All others
 are run as they stand, with ``await`` allowed, one after the other in one namespace.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import attrs
 
+SCRIPTS = ("bash", "sh", "shell")
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)$")
 _COMMENT = re.compile(r"^ *<!-- (?P<word>setup|run)(?:: (?P<argument>\S+))? -->$")
 _FILE_NAME = re.compile(r"^# (?P<name>[\w-]+\.py)$")
@@ -40,7 +41,9 @@ class Block:
 
     @property
     def commands(self) -> list[tuple[str, str]]:
-        """The commands of a console block, each with the output that is shown."""
+        """The commands of a console block or script, each with the output that is shown."""
+        if self.language in SCRIPTS:
+            return [(line, "") for line in self.text.splitlines() if line.strip(" #")]
         found: list[tuple[str, str]] = []
         for line in self.text.splitlines():
             if line.startswith("$ "):
