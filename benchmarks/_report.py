@@ -1,6 +1,12 @@
-"""What people see on a terminal, by standard error: a bar while it runs, a table at its end."""
+"""What people see on a terminal, by standard error: a bar while it runs, a table at its end.
 
+``python -m benchmarks._report FILE...`` makes a table in Markdown of the lines that were kept.
+"""
+
+import json
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -109,3 +115,15 @@ def short(value: float) -> str:
         if abs(value) >= 0.9995 * size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.3g}"
+
+
+def markdown(rows: Iterable[Row]) -> str:
+    """Return a table for a document."""
+    lines = ["case", "goal", "metric", "peer", "ours", "peer's", "ratio"]
+    table = [lines, ["---"] * len(lines), *(cells(row)[: len(lines)] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in table)
+
+
+if __name__ == "__main__":
+    texts = [Path(name).read_text(encoding="utf-8") for name in sys.argv[1:]]
+    print(markdown(json.loads(line) for text in texts for line in text.splitlines()), end="")

@@ -249,6 +249,13 @@ def test_short(value: float, expected: str) -> None:
     assert _report.short(value) == expected
 
 
+def test_markdown() -> None:
+    table = _report.markdown([row("c", None, RATE, "p", [(4.0, 2.0), (3.0, 1.0)])])
+    assert table.splitlines()[2:] == [
+        "| c |  | round trips (1/s) | p | 3 / 3.5 / 4 | 1 / 1.5 / 2 | 2 / 2.5 / 3 |"
+    ]
+
+
 # -- the sides
 
 
