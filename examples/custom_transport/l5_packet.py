@@ -70,7 +70,7 @@ class PacketChannel(Channel):
 
     def try_receive(self) -> Frame | None:
         try:
-            data, _, flags, _ = self._socket.recvmsg(HEADER.size + self._receive_limit)
+            data, flags = _receive(self._socket, HEADER.size + self._receive_limit)
         except BlockingIOError:
             return None
         except OSError as error:
@@ -139,7 +139,7 @@ class PacketLink(Link):
         await anyio.lowlevel.checkpoint_if_cancelled()
         while not self._rest:
             try:
-                self._rest = self._socket.recv(FRAME_BYTES_MAX)
+                self._rest, _ = _receive(self._socket, FRAME_BYTES_MAX)
             except BlockingIOError:
                 await anyio.wait_readable(self._socket)
             except OSError as error:
@@ -223,6 +223,16 @@ class PacketTransport(BootstrapTransport):
     async def listen(self, address: Address, options: l5.Options) -> LinkListener:
         await anyio.lowlevel.checkpoint_if_cancelled()
         return PacketListener(address.path or "")
+
+
+def _receive(sock: socket.socket, max_bytes: int) -> tuple[bytes, int]:
+    try:
+        data, _, flags, _ = sock.recvmsg(max_bytes)
+    except ConnectionResetError:
+        # The peer closed before it had read everything.  Sockets of this type say so once, before
+        # they hand out what the peer had sent.
+        data, _, flags, _ = sock.recvmsg(max_bytes)
+    return data, flags
 
 
 def _close(sock: socket.socket) -> None:
