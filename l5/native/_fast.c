@@ -124,9 +124,17 @@ static PyObject *raise_code(Ring *self, int rc)
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
-static int get_payload(PyObject *object, Py_buffer *view)
+/* Asking for the bytes, and giving them back, may run Python code (PEP 688), which may close the
+ * ring: so after the first it is looked at again, and after the second nothing is assumed. */
+static int get_payload(Ring *self, PyObject *object, Py_buffer *view)
 {
-    return PyObject_GetBuffer(object, view, PyBUF_SIMPLE);
+    if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) < 0)
+        return -1;
+    if (self->open)
+        return 0;
+    PyBuffer_Release(view);
+    PyErr_SetNone(ClosedResourceError);
+    return -1;
 }
 
 /* ---- spinning ------------------------------------------------------------------------------ */
@@ -288,17 +296,17 @@ static PyObject *ring_request(Ring *self, PyObject *payload)
         return NULL;
     if (!self->poller || self->in_flight >= self->in_flight_max)
         Py_RETURN_NONE;
-    if (get_payload(payload, &view) < 0)
+    if (get_payload(self, payload, &view) < 0)
         return NULL;
     id = self->next_id;
     rc = send_frame(self, L5_REQUEST, 0, id, &view);
+    self->next_id += !rc;
     PyBuffer_Release(&view);
     if (rc == -EAGAIN || rc == -EMSGSIZE || rc == -EBUSY)
         Py_RETURN_NONE;
     if (rc)
         return raise_code(self, rc);
-    self->next_id++;
-    if (self->spin_ns || l5_channel_ready(&self->channel))
+    if (self->poller && (self->spin_ns || l5_channel_ready(&self->channel)))
         if (spin(self->poller, self->spin_ns)) {
             rc = peek(self, &frame);
             if (rc < 0)
@@ -323,22 +331,23 @@ static PyObject *ring_send(Ring *self, PyObject *payload)
 
     if (!ring_ready(self))
         return NULL;
-    if (get_payload(payload, &view) < 0)
+    if (get_payload(self, payload, &view) < 0)
         return NULL;
     cost = data_cost((uint64_t)view.len, self->peer_window);
     if (!self->poller || self->data_sent + cost > self->data_allowed)
         rc = -EAGAIN;
     else
         rc = send_frame(self, L5_DATA, 0, self->next_id, &view);
+    self->next_id += !rc;
+    self->data_sent += rc ? 0 : cost;
     PyBuffer_Release(&view);
     if (rc == -EAGAIN || rc == -EMSGSIZE || rc == -EBUSY)
         Py_RETURN_FALSE;
     if (rc)
         return raise_code(self, rc);
-    self->next_id++;
-    self->data_sent += cost;
-    self->poller->streak++;
-    if (self->strict || due(self->poller))
+    if (self->poller)
+        self->poller->streak++;
+    if (self->strict || !self->poller || due(self->poller))
         Py_RETURN_NONE;
     Py_RETURN_TRUE;
 }
@@ -392,7 +401,7 @@ static PyObject *ring_try_send(Ring *self, PyObject *const *args, Py_ssize_t cou
     kind = PyLong_AsLong(args[0]);
     flags = PyLong_AsLong(args[1]);
     id = PyLong_AsUnsignedLongLong(args[2]);
-    if (PyErr_Occurred() || get_payload(args[3], &view) < 0)
+    if (PyErr_Occurred() || get_payload(self, args[3], &view) < 0)
         return NULL;
     rc = send_frame(self, (int)kind, (int)flags, id, &view);
     PyBuffer_Release(&view);
@@ -950,7 +959,7 @@ static int answer(Ring *ring, uint64_t id, PyObject *reply)
     Py_buffer view;
     int rc;
 
-    if (!ring_ready(ring) || get_payload(reply, &view) < 0)
+    if (!ring_ready(ring) || get_payload(ring, reply, &view) < 0)
         return -1;
     rc = send_frame(ring, L5_RESPONSE, 0, id, &view);
     PyBuffer_Release(&view);
