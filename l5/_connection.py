@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import anyio.abc
-import attrs
 
 from . import _transmit
 from ._errors import DeadlineExceeded, RemoteProtocolError
@@ -16,6 +15,7 @@ from ._flow import data_cost
 from ._frames import DEADLINE, DEADLINE_US_MAX, Flag, Kind
 from ._in_place import Lease, Reservation
 from ._session import Session
+from ._statistics import ConnectionStatistics, statistics_of
 from ._streams import ConnectionByteStream, ReplyStream
 from ._wait import Waiter
 
@@ -23,31 +23,6 @@ if TYPE_CHECKING:
     from ._requests import Request
     from ._selector import UpgradeReport
     from .abc import Buffer, PeerInfo
-
-
-@attrs.frozen
-class ConnectionStatistics:
-    """Counters of one connection since it was made."""
-
-    transport: str
-    frames_sent: int
-    frames_received: int
-    bytes_sent: int | None
-    """Payload bytes; None where the transport does not count them."""
-    bytes_received: int | None
-    late_answers: int
-    """Answers to requests that had been cancelled meanwhile."""
-    aborted: int
-    """Messages that the peer gave up in the middle."""
-    space_waits: int
-    """How often a sender had to wait for room, credit or an answer."""
-    bells_rung: int | None
-    """(Shared memory) how often the peer had to be woken by a system call."""
-    spun_ns: int | None
-    """(Shared memory) time spent spinning by all connections of this event loop."""
-    calls: int | None
-    """(Shared memory) calls into C."""
-    in_flight: int
 
 
 class Connection(anyio.abc.ObjectStream[bytes]):
@@ -113,22 +88,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
 
     def statistics(self) -> ConnectionStatistics:
         """Return the counters as an immutable value."""
-        session, ring = self._session, self._session.ring
-        poller = session.hub.poller if ring else None
-        return ConnectionStatistics(
-            transport=self.transport,
-            frames_sent=ring.frames_sent if ring else session.frames_sent,
-            frames_received=ring.frames_received if ring else session.frames_received,
-            bytes_sent=ring.bytes_sent if ring else None,
-            bytes_received=ring.bytes_received if ring else None,
-            late_answers=session.requests.late_answers,
-            aborted=session.aborted,
-            space_waits=session.space_waits,
-            bells_rung=ring.bells_rung if ring else None,
-            spun_ns=poller.spun_total_ns if poller else None,
-            calls=ring.calls if ring else None,
-            in_flight=session.window.in_flight,
-        )
+        return statistics_of(self._session)
 
     # ---- requests ------------------------------------------------------------------------------
 

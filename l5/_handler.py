@@ -7,10 +7,12 @@ import types
 from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
+import anyio
 import attrs
 
 if TYPE_CHECKING:
     from ._session import Session
+    from ._wait import Waiter
     from .abc import Buffer, PeerInfo
 
 Handler = Callable[..., "Buffer | Awaitable[Buffer]"]
@@ -44,6 +46,22 @@ class RequestServer(Protocol):
     def on_end(self, session: Session) -> None:
         """The session ended or broke."""
         ...
+
+
+@attrs.define(eq=False)
+class Worker:
+    """A task that takes requests, and the request that it runs while its handler is suspended."""
+
+    waiter: Waiter
+    scope: anyio.CancelScope | None = None
+    session: Session | None = None
+    id: int = 0
+    reason: str = ""
+    wakeup: anyio.Event | None = None
+
+
+Request = tuple["Session", int, bytes, "int | None"]
+"""(session, id, payload, microseconds left or None)"""
 
 
 def takes_context(handler: Handler) -> bool:

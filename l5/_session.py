@@ -58,13 +58,12 @@ class Session:
     ) -> None:
         self.hub: Hub = hub
         self.channel: Channel = made.channel
-        channel = made.channel
         self.sends: Limits = made.sends
         self.takes: Limits = made.takes
         takes = made.takes
         self.peer: PeerInfo = made.peer
         self.report: UpgradeReport = made.report
-        self.ring: Ring | None = getattr(channel, "ring", None)
+        self.ring: Ring | None = getattr(made.channel, "ring", None)
         self.state: str = "OPEN"
         self.error: Exception | None = None
         self.server: RequestServer | None = server
@@ -91,7 +90,7 @@ class Session:
         self.partial_requests: dict[int, int] = {}
         self._control: deque[tuple[int, int, int, bytes]] = deque()
         self._watched = made.watched
-        self._fds = (channel.fileno(), *made.watched)
+        self._fds = (made.channel.fileno(), *made.watched)
         self._channel_open = True
         self._lost = False
         self._detached = False

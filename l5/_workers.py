@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -20,12 +21,11 @@ from typing import Any, cast
 
 import anyio
 import anyio.abc
-import attrs
 
 from . import _transmit
 from ._errors import MessageTooLarge
 from ._frames import Kind
-from ._handler import RequestContext, awaited, resume, takes_context
+from ._handler import Request, RequestContext, Worker, awaited, resume, takes_context
 from ._loop import checkpoint
 from ._service import HandlerError
 from ._session import Session
@@ -34,43 +34,29 @@ from ._wait import Hub, Waiter
 
 logger = logging.getLogger("l5.server")
 
-STREAK_MAX = 64
-"""Requests through the generic path before the event loop must run."""
 STANDBYS_MAX = 64
 """Workers that wait idle; more than these end when they have nothing to do."""
 
 
-@attrs.define(eq=False)
-class _Worker:
-    """A task that takes requests, and the request that it runs while its handler is suspended."""
-
-    waiter: Waiter
-    scope: anyio.CancelScope | None = None
-    session: Session | None = None
-    id: int = 0
-    reason: str = ""
-    wakeup: anyio.Event | None = None
-
-
-Request = tuple[Session, int, bytes, "int | None"]
-
-
 class Workers:
-    """The request server of the sessions that have it as their `server`."""
+    """The request server of the sessions that have it as their `server`.
+
+    `plain` handlers are a native service's: ``handler(payload, deadline_ns=...)``.
+    """
 
     def __init__(self, handler: Any, hub: Hub, group: anyio.abc.TaskGroup, *, plain: bool) -> None:
         self._handler = handler
+        self._plain = plain
         self._context = not plain and takes_context(handler)
         self._hub = hub
         self._group = group
         self._ready: deque[Request] = deque()
-        self._workers: dict[_Worker, None] = {}
-        self._standbys: list[_Worker] = []
-        self._leader: _Worker | None = None
+        self._workers: dict[Worker, None] = {}
+        self._standbys: list[Worker] = []
+        self._leader: Worker | None = None
         self._idle_waiter: Waiter | None = None
         self._drained: anyio.Event | None = None
         self._draining = False
-        self._streak = 0
         self.requests = 0
         self.failed = 0
         self.cancelled = 0
@@ -130,7 +116,7 @@ class Workers:
                 self._cancel(worker, "Ended")
         self._note_drained()
 
-    def _cancel(self, worker: _Worker, reason: str) -> None:
+    def _cancel(self, worker: Worker, reason: str) -> None:
         if worker.scope is not None:
             worker.reason = reason
             worker.scope.cancel()
@@ -139,11 +125,11 @@ class Workers:
 
     def start_worker(self) -> None:
         """Add a task that takes requests; the first one leads."""
-        worker = _Worker(Waiter(self))
+        worker = Worker(Waiter(self))
         self._workers[worker] = None
         self._group.start_soon(self._work, worker)
 
-    async def _work(self, worker: _Worker) -> None:
+    async def _work(self, worker: Worker) -> None:
         try:
             while True:
                 with anyio.CancelScope() as worker.scope:
@@ -155,7 +141,7 @@ class Workers:
             if self._leader is worker:
                 self._leader = None
 
-    def _answer_cancelled(self, worker: _Worker) -> None:
+    def _answer_cancelled(self, worker: Worker) -> None:
         """The scope was cancelled: by the client, by the deadline, or by the session's end."""
         session, reason = worker.session, worker.reason or "DeadlineExceeded"
         worker.session, worker.reason = None, ""
@@ -165,7 +151,7 @@ class Workers:
             session.reply_error(worker.id, reason, "the handler was cancelled")
         self._note_drained()
 
-    async def _take_turns(self, worker: _Worker) -> None:
+    async def _take_turns(self, worker: Worker) -> None:
         """Lead whenever nobody does; return when there are standbys enough."""
         while True:
             if self._leader is None:
@@ -197,13 +183,13 @@ class Workers:
         else:
             self.start_worker()
 
-    def _step_aside(self, worker: _Worker) -> None:
+    def _step_aside(self, worker: Worker) -> None:
         """The leader is about to suspend: let somebody else go on with the requests."""
         if self._leader is worker:
             self._leader = None
             self._call_standby()
 
-    async def _lead(self, worker: _Worker) -> None:
+    async def _lead(self, worker: Worker) -> None:
         hub = self._hub
         handler = None if self._context else self._handler
         while self._leader is worker:
@@ -218,13 +204,13 @@ class Workers:
                 await self._look_around(worker, hub, found)
 
     @staticmethod
-    async def _end_cancellation(worker: _Worker) -> None:
+    async def _end_cancellation(worker: Worker) -> None:
         """Take a cancellation that came as its request ended: the next one is not meant."""
         while worker.scope is not None and worker.scope.cancel_called:
             await checkpoint()
 
     async def _go_on(
-        self, worker: _Worker, what: str, ring: Any, id: int, first: Any, second: Any
+        self, worker: Worker, what: str, ring: Any, id: int, first: Any, second: Any
     ) -> None:
         """Take a request over from `Poller.serve`, which got as far as `what` says."""
         session: Session | None = ring.session
@@ -243,7 +229,7 @@ class Workers:
         else:
             self._not_answered(session, id, first)
 
-    async def _look_around(self, worker: _Worker, hub: Hub, found: Any) -> None:
+    async def _look_around(self, worker: Worker, hub: Hub, found: Any) -> None:
         """Handle what `Poller.serve` gave when it was no request."""
         if found is True:
             await hub.breathe()
@@ -261,7 +247,7 @@ class Workers:
                 self._idle_waiter = None
 
     async def _call(
-        self, worker: _Worker, session: Session, id: int, payload: bytes, deadline_us: int | None
+        self, worker: Worker, session: Session, id: int, payload: bytes, deadline_us: int | None
     ) -> None:
         """Run the handler and answer."""
         try:
@@ -269,6 +255,9 @@ class Workers:
                 deadline = None if deadline_us is None else deadline_us / 1e6
                 context = RequestContext(session.peer, session.channel.transport, id, deadline)
                 result = self._handler(payload, context)
+            elif self._plain and deadline_us is not None:
+                ends_ns = time.monotonic_ns() + deadline_us * 1000
+                result = self._handler(payload, deadline_ns=ends_ns)
             else:
                 result = self._handler(payload)
             if not hasattr(result, "__await__"):
@@ -287,7 +276,7 @@ class Workers:
 
     async def _finish(
         self,
-        worker: _Worker,
+        worker: Worker,
         session: Session,
         id: int,
         steps: Any,
@@ -304,7 +293,7 @@ class Workers:
 
     @contextmanager
     def _suspended(
-        self, worker: _Worker, session: Session, id: int, deadline_us: int | None
+        self, worker: Worker, session: Session, id: int, deadline_us: int | None
     ) -> Generator[None]:
         """Note what a worker runs while it is suspended, so that it can be cancelled."""
         scope = worker.scope
@@ -327,17 +316,14 @@ class Workers:
             self._leader = worker
 
     async def _handle(
-        self, worker: _Worker, session: Session, id: int, payload: bytes, deadline_us: int | None
+        self, worker: Worker, session: Session, id: int, payload: bytes, deadline_us: int | None
     ) -> None:
         """Run one request that came through the generic path."""
         await self._call(worker, session, id, payload, deadline_us)
-        hub = self._hub
-        self._streak += 1
-        if self._streak >= STREAK_MAX or (hub.poller is not None and hub.poller.due):
-            self._streak = 0
-            await hub.breathe()
+        if self._hub.due():
+            await self._hub.breathe()
 
-    async def _reply_if_valid(self, worker: _Worker, session: Session, id: int, reply: Any) -> None:
+    async def _reply_if_valid(self, worker: Worker, session: Session, id: int, reply: Any) -> None:
         if reply is None:
             problem = "the request handler returned None; it must return bytes or another buffer"
             self._failed(session, id, TypeError(problem))
@@ -347,7 +333,7 @@ class Workers:
             await self._reply(worker, session, id, reply)
 
     async def _finish_awaitable(
-        self, worker: _Worker, session: Session, id: int, awaitable: Any
+        self, worker: Worker, session: Session, id: int, awaitable: Any
     ) -> None:
         """(From the hot path) the handler returned something to be awaited that is no coroutine."""
         steps = awaited(awaitable)
@@ -360,7 +346,7 @@ class Workers:
         else:
             await self._finish(worker, session, id, steps, yielded, None)
 
-    async def _reply(self, worker: _Worker, session: Session, id: int, reply: Any) -> None:
+    async def _reply(self, worker: Worker, session: Session, id: int, reply: Any) -> None:
         """Answer; a slow reader does not hold up the others."""
         try:
             view = _transmit.as_bytes_view(reply)
@@ -378,7 +364,7 @@ class Workers:
             self.requests += 1
 
     async def _reply_slowly(
-        self, worker: _Worker, session: Session, id: int, view: memoryview
+        self, worker: Worker, session: Session, id: int, view: memoryview
     ) -> None:
         if worker.session is not None:
             await _transmit.accept_message(session, Kind.RESPONSE, 0, id, view)

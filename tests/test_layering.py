@@ -36,7 +36,7 @@ TEST_MODULE_LINES = 600
 FUNCTION_LINES = 60
 # path, or path:function -> (most lines, why it is not split)
 LONGER = {
-    "l5/native/_fast.c": (1200, "the one file where CPython meets the C core; types need it whole"),
+    "l5/native/_fast.c": (1300, "the one file where CPython meets the C core; types need it whole"),
 }
 
 

@@ -1,0 +1,55 @@
+"""The counters of a connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from ._session import Session
+
+
+@attrs.frozen
+class ConnectionStatistics:
+    """Counters of one connection since it was made."""
+
+    transport: str
+    frames_sent: int
+    frames_received: int
+    bytes_sent: int | None
+    """Payload bytes; None where the transport does not count them."""
+    bytes_received: int | None
+    late_answers: int
+    """Answers to requests that had been cancelled meanwhile."""
+    aborted: int
+    """Messages that the peer gave up in the middle."""
+    space_waits: int
+    """How often a sender had to wait for room, credit or an answer."""
+    bells_rung: int | None
+    """(Shared memory) how often the peer had to be woken by a system call."""
+    spun_ns: int | None
+    """(Shared memory) time spent spinning by all connections of this event loop."""
+    calls: int | None
+    """(Shared memory) calls into C."""
+    in_flight: int
+
+
+def statistics_of(session: Session) -> ConnectionStatistics:
+    """Read the counters of a session."""
+    ring = session.ring
+    poller = session.hub.poller if ring else None
+    return ConnectionStatistics(
+        transport=session.channel.transport,
+        frames_sent=ring.frames_sent if ring else session.frames_sent,
+        frames_received=ring.frames_received if ring else session.frames_received,
+        bytes_sent=ring.bytes_sent if ring else None,
+        bytes_received=ring.bytes_received if ring else None,
+        late_answers=session.requests.late_answers,
+        aborted=session.aborted,
+        space_waits=session.space_waits,
+        bells_rung=ring.bells_rung if ring else None,
+        spun_ns=poller.spun_total_ns if poller else None,
+        calls=ring.calls if ring else None,
+        in_flight=session.window.in_flight,
+    )
