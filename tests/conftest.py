@@ -66,6 +66,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             )
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    # These compile C first, some of it under sanitizers: on a busy machine that takes its time.
+    compiles = item.get_closest_marker("sanitizer") or item.get_closest_marker("checkout")
+    if compiles and not item.get_closest_marker("timeout"):
+        item.add_marker(pytest.mark.timeout(400))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     _leaks.settle()
     if _skips.strict():
