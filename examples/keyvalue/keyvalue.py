@@ -1,4 +1,4 @@
-"""A key-value service: messages, handler, client, command line. Usage: keyvalue.py serve|put|get|... URL ..."""
+"""A key-value service: messages, handler, client and command line (see README.md)."""
 
 import signal
 import sys
