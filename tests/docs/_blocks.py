@@ -54,7 +54,7 @@ class Block:
         return found
 
     def __str__(self) -> str:
-        return f"{self.page.name}:{self.line}"
+        return f"{self.page.parent.name}/{self.page.name}:{self.line}"
 
 
 def blocks_of(page: Path) -> list[Block]:

@@ -1,5 +1,5 @@
-"""README.md and docs/*.md: programs run and print what the page shows, fragments run on every loop,
-commands exist."""
+"""README.md, docs/*.md and the examples' pages: programs run and print what the page shows, fragments
+run on every loop, commands exist."""
 
 import ast
 import importlib.util
@@ -24,7 +24,11 @@ from tests.docs._shell import Shell, matches
 pytestmark = pytest.mark.checkout
 
 ROOT = Path(__file__).parent.parent.parent
-ALL_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ALL_PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").glob("*/README.md")),
+]
 BLOCKS = {page: blocks_of(page) for page in ALL_PAGES}
 NOT_RUN = {"py", "py3", "pycon", "python3", "pytb"}
 
@@ -32,7 +36,7 @@ NOT_RUN = {"py", "py3", "pycon", "python3", "pytb"}
 def pages_with(kind: Any) -> list[Any]:
     """Return, as parameters, the pages that have a block of a kind."""
     return [
-        pytest.param(page, id=page.name)
+        pytest.param(page, id=str(page.relative_to(ROOT)))
         for page in ALL_PAGES
         if any(kind(block) for block in BLOCKS[page])
     ]
@@ -122,7 +126,7 @@ def run_fragment(
 # -- what pages say
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in ALL_PAGES])
+@pytest.mark.parametrize("page", pages_with(lambda _: True))
 def test_every_block_is_of_a_kind_that_is_checked(page: Path) -> None:
     for block in BLOCKS[page]:
         assert block.language not in NOT_RUN, f"{block}: call it python, so that it is run"
