@@ -1,5 +1,5 @@
-"""README.md, docs/*.md and the examples' pages: programs run and print what the page shows, fragments
-run on every loop, commands exist."""
+"""README.md, docs/*.md and the examples' pages: programs run and print what the page shows,
+fragments run on every loop, commands exist."""
 
 import ast
 import importlib.util
