@@ -1,9 +1,8 @@
 """A client process of the benchmark of served trees, ours or PostgreSQL's.
 
 Usage: python -m benchmarks.rtree_served_client KIND ADDRESS SCALE SEED. Prints a line when it is
-connected. Then a line of JSON on its input asks for a run: {"check": N, "grow": E} for the hits of the
-first N windows, grown by E on each side, {"seconds": S} for a measurement; each is answered by a
-line of JSON.
+connected. Then a line of JSON on its input asks for a run, {"seconds": S}, or for the hits of the
+first N windows, grown by E on each side, {"check": N, "grow": E}; a line of JSON answers each.
 """
 
 import importlib
