@@ -91,6 +91,11 @@ static int start_thread(struct l5_worker *worker)
     int rc;
 
     sigfillset(&all); /* signals are for the threads of the event loop */
+    sigdelset(&all, SIGSEGV); /* but faults are this thread's own: blocked, they would kill unreported */
+    sigdelset(&all, SIGBUS);
+    sigdelset(&all, SIGFPE);
+    sigdelset(&all, SIGILL);
+    sigdelset(&all, SIGABRT);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     rc = pthread_create(&worker->thread, NULL, l5_worker_main, worker);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
