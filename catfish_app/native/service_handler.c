@@ -16,7 +16,6 @@
 
 #define VERSION 1
 #define HEAD_BYTES 8
-#define FEW_BYTES 2048 /* the room that a search begins with, at least */
 
 enum op {
     REFUSED,
@@ -96,142 +95,6 @@ int service_full_row(struct call *call, size_t row)
 int service_answer_number(struct call *call, uint64_t number)
 {
     return l5_reply_append(call->reply, &number, sizeof number);
-}
-
-static const double *doubles(const struct call *call)
-{
-    return (const double *)(const void *)call->body;
-}
-
-static uint64_t number_at(const struct call *call, size_t offset)
-{
-    uint64_t number;
-
-    memcpy(&number, call->body + offset, sizeof number);
-    return number;
-}
-
-/* ---- room in the reply ------------------------------------------------------------------------ */
-
-/* Make the buffer hold `bytes` in all, of which the first `kept` are written. 0, -EMSGSIZE or -ENOMEM. */
-static int hold(struct l5_reply *reply, size_t kept, size_t bytes)
-{
-    if (bytes > reply->limit)
-        return -EMSGSIZE;
-    reply->size = kept;
-    return l5_reply_reserve(reply, bytes - kept);
-}
-
-/* How many items of so many bytes fit behind the first `offset` bytes. */
-static size_t fits(const struct l5_reply *reply, size_t offset, size_t item_bytes)
-{
-    size_t end = reply->capacity < reply->limit ? reply->capacity : reply->limit;
-
-    return end > offset ? (end - offset) / item_bytes : 0;
-}
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Room for a bit more than was found, as much of it as the client takes. */
-static int hold_more(struct l5_reply *reply, size_t kept, size_t needed)
-{
-    return needed > reply->limit ? -EMSGSIZE : hold(reply, kept, smaller(needed + needed / 8, reply->limit));
-}
-
-/* ---- searching ---------------------------------------------------------------------------------- */
-
-static int search(struct call *call)
-{
-    struct l5_reply *reply = call->reply;
-    size_t total, capacity;
-    int rc;
-
-    if (call->size != RECT_BYTES)
-        return service_bad_size(call);
-    reply->record_bytes = ID_BYTES;
-    rc = hold(reply, 0, smaller(FEW_BYTES, reply->limit));
-    while (!rc) {
-        capacity = fits(reply, 0, ID_BYTES);
-        if (rt_search(call->tree, doubles(call), (uint64_t *)(void *)reply->data, capacity, &total))
-            return service_bad_rect(call, doubles(call), 1);
-        if (total <= capacity) {
-            reply->size = total * ID_BYTES;
-            return 0;
-        }
-        rc = hold_more(reply, 0, total * ID_BYTES);
-    }
-    return rc;
-}
-
-static int count(struct call *call)
-{
-    uint64_t found;
-
-    if (call->size != RECT_BYTES)
-        return service_bad_size(call);
-    if (rt_count(call->tree, doubles(call), &found))
-        return service_bad_rect(call, doubles(call), 1);
-    return service_answer_number(call, found);
-}
-
-/* Ids, then squared distances: the tree writes each behind the room for k of the other. */
-static int nearest(struct call *call)
-{
-    struct l5_reply *reply = call->reply;
-    size_t k = smaller(call->argument, (size_t)rt_size(call->tree)), found;
-    uint64_t *ids;
-    int rc;
-
-    if (call->size != RECT_BYTES)
-        return service_bad_size(call);
-    if (rt_rect_check(doubles(call)))
-        return service_bad_rect(call, doubles(call), 0);
-    if (!k)
-        return 0;
-    rc = hold(reply, 0, k * 2 * ID_BYTES);
-    if (rc)
-        return rc;
-    ids = (uint64_t *)(void *)reply->data;
-    rc = rt_nearest(call->tree, doubles(call), k, ids, (double *)(void *)(ids + k), &found);
-    if (rc)
-        return rc;
-    memmove(ids + found, ids + k, found * sizeof *ids);
-    reply->size = found * 2 * ID_BYTES;
-    return 0;
-}
-
-/* Offsets stand at the start, ids behind them. A pass that runs out of room is followed by one for the queries that are left. */
-static int search_many(struct call *call)
-{
-    struct l5_reply *reply = call->reply;
-    size_t n = call->size / RECT_BYTES, first = 0, used = 0, start = (n + 1) * ID_BYTES, done;
-    int rc;
-
-    if (call->size % RECT_BYTES)
-        return service_bad_size(call);
-    rc = hold(reply, 0, start);
-    while (!rc) {
-        uint64_t *offsets = (uint64_t *)(void *)reply->data, *ids = offsets + n + 1;
-        int error = rt_search_many(call->tree, doubles(call) + 4 * first, n - first, offsets + first, ids + used,
-                                   fits(reply, start, ID_BYTES) - used, &done);
-
-        if (error == -EINVAL)
-            return service_bad_row(call, doubles(call), first + done, 0, 1);
-        for (size_t i = first; i <= first + done; i++)
-            offsets[i] += used;
-        first += done;
-        used = (size_t)offsets[first];
-        reply->size = start + used * ID_BYTES;
-        if (error != -ENOBUFS)
-            return error;
-        rc = reply->capacity >= reply->limit
-                 ? -EMSGSIZE
-                 : hold(reply, reply->size, smaller(2 * (reply->capacity + FEW_BYTES), reply->limit));
-    }
-    return rc;
 }
 
 /* ---- changing ------------------------------------------------------------------------------------ */
@@ -351,45 +214,20 @@ static int stats(struct call *call)
     return l5_reply_append(call->reply, &answer, sizeof answer);
 }
 
-static int level_rects(struct call *call)
-{
-    struct l5_reply *reply = call->reply;
-    struct rt_stats shape;
-    size_t total, capacity;
-    int rc = hold(reply, 0, smaller(FEW_BYTES, reply->limit));
-
-    if (call->size)
-        return service_bad_size(call);
-    while (!rc) {
-        capacity = fits(reply, 0, RECT_BYTES);
-        if (rt_level_rects(call->tree, call->argument, (double *)(void *)reply->data, capacity, &total)) {
-            rt_stats(call->tree, &shape);
-            return service_refuse(call, "IndexError", "level is %u; the tree has %u levels", call->argument,
-                                  shape.height);
-        }
-        if (total <= capacity) {
-            reply->size = total * RECT_BYTES;
-            return 0;
-        }
-        rc = hold_more(reply, 0, total * RECT_BYTES);
-    }
-    return rc;
-}
-
 /* ---- the handler --------------------------------------------------------------------------------- */
 
 static int (*const operations[RT_SERVICE_OPERATIONS])(struct call *) = {
-    [SEARCH] = search,
-    [COUNT] = count,
-    [NEAREST] = nearest,
-    [SEARCH_MANY] = search_many,
+    [SEARCH] = service_search,
+    [COUNT] = service_count,
+    [NEAREST] = service_nearest,
+    [SEARCH_MANY] = service_search_many,
     [INSERT] = insert,
     [INSERT_MANY] = insert_many,
     [DELETE] = delete,
     [UPDATE] = update,
     [BOUNDS] = bounds,
     [STATS] = stats,
-    [LEVEL_RECTS] = level_rects,
+    [LEVEL_RECTS] = service_level_rects,
     [LOAD_BEGIN] = service_load_begin,
     [LOAD_PART] = service_load_part,
     [LOAD_END] = service_load_end,

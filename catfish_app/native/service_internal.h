@@ -58,6 +58,20 @@ static inline uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* The rectangles that a body begins with. */
+static inline const double *doubles(const struct call *call)
+{
+    return (const double *)(const void *)call->body;
+}
+
+static inline uint64_t number_at(const struct call *call, size_t offset)
+{
+    uint64_t number;
+
+    memcpy(&number, call->body + offset, sizeof number);
+    return number;
+}
+
 /* Answer with a ValueError, a TreeFull...: what rt_service_handle returns then. */
 int service_refuse(struct call *call, const char *type, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -67,6 +81,12 @@ int service_bad_row(struct call *call, const double *rects, size_t row, size_t f
 int service_full_row(struct call *call, size_t row);
 
 int service_answer_number(struct call *call, uint64_t number);
+
+int service_search(struct call *call);
+int service_count(struct call *call);
+int service_nearest(struct call *call);
+int service_search_many(struct call *call);
+int service_level_rects(struct call *call);
 
 int service_load_begin(struct call *call);
 int service_load_part(struct call *call);

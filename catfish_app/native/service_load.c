@@ -9,14 +9,6 @@
 
 #include "service_internal.h"
 
-static uint64_t number_at(const struct call *call, size_t offset)
-{
-    uint64_t number;
-
-    memcpy(&number, call->body + offset, sizeof number);
-    return number;
-}
-
 static void drop(struct load *load)
 {
     free(load->rects);
