@@ -86,7 +86,8 @@ def rows_of(names: Sequence[str], options: dict[str, Any]) -> Iterator[Row]:
         for option in ("rounds", "repeats", "goal"):
             if options[option] is not None and option not in taken:
                 print(f"benchmarks: {name} takes no --{option}", file=sys.stderr)
-        yield from run(**{key: value for key, value in options.items() if key in taken})
+        given = {key: value for key, value in options.items() if value is not None}
+        yield from run(**{key: value for key, value in given.items() if key in taken})
 
 
 def write(rows: Iterator[Row], files: Sequence[IO[str]], report: _report.Report) -> None:

@@ -191,8 +191,8 @@ def test_rows_go_to_both_places(
 ) -> None:
     given: dict[str, object] = {}
 
-    def run(quick: bool, rounds: int | None = None) -> list[Row]:
-        given.update(quick=quick, rounds=rounds)
+    def run(quick: bool, rounds: int = 5, repeats: int = 2) -> list[Row]:
+        given.update(quick=quick, rounds=rounds, repeats=repeats)
         return [row("c", None, RATE, "p", [(2.0, 1.0)])]
 
     monkeypatch.setattr(messaging, "run", run)
@@ -200,7 +200,7 @@ def test_rows_go_to_both_places(
     arguments = ["messaging", "--quick", "--rounds", "7", "--goal", "M1", "--json", str(out)]
     assert command.main(arguments) == 0
     printed = capsys.readouterr()
-    assert given == {"quick": True, "rounds": 7}
+    assert given == {"quick": True, "rounds": 7, "repeats": 2}
     assert "takes no --goal" in printed.err
     assert printed.out == out.read_text()
     assert tuple(json.loads(printed.out)) == KEYS
