@@ -344,9 +344,9 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         session = self._session
         try:
             if session.state == "OPEN" and session.channel.wants_write:
-                with anyio.move_on_after(1.0):
+                with anyio.move_on_after(1.0), _transmit.in_line(session) as waiter:
                     while session.state == "OPEN" and not session.flush():
-                        await _transmit.wait_room(session)
+                        await _transmit.wait_room(session, waiter)
         finally:
             session.close()
 

@@ -39,6 +39,7 @@ class Ring:
     spin_ns: int
     credit_owed: int
     partials: int
+    queued: int
     server: object
     @property
     def session(self) -> Any: ...

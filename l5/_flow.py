@@ -57,6 +57,8 @@ class Window:
     data_taken_total: int = 0
     data_told: int = 0
     credit_owed: int = 0
+    queued: int = 0
+    """Who waits for room to send; while there is anybody, the hot path does not push in."""
     partials: int = 0
     """Messages of the peer that are half here; while there are any, the hot path stays away."""
 

@@ -103,16 +103,20 @@ class Reservation:
         if session.ring is None or self._size_bytes > session.sends.segment_bytes:
             self._buffer = bytearray(self._size_bytes)
             return self
-        while True:
-            session.check_open()
-            session.flush_control()
-            try:
-                self._slot = session.ring.reserve(self._size_bytes)
-            except Exception as error:
-                raise self._connection._explain(error) from None
-            if self._slot is not None:
-                return self
-            await _transmit.wait_room(session)
+        if session.senders or not self._try(session.ring):
+            with _transmit.in_line(session) as waiter:
+                while not (session.is_first(waiter) and self._try(session.ring)):
+                    await _transmit.wait_room(session, waiter)
+        return self
+
+    def _try(self, ring: Any) -> bool:
+        self._session.check_open()
+        self._session.flush_control()
+        try:
+            self._slot = ring.reserve(self._size_bytes)
+        except Exception as error:
+            raise self._connection._explain(error) from None
+        return self._slot is not None
 
     async def send(self, size_bytes: int | None = None) -> None:
         """Send the first `size_bytes` (default: all) as a message; `BufferError` while viewed."""
@@ -168,8 +172,7 @@ class Reservation:
 
     def _freed(self) -> None:
         self._session.flush_control()  # what had to be said meanwhile
-        for waiter in self._session.senders:
-            waiter.wake()
+        self._session.wake_first()
 
     async def __aexit__(
         self,

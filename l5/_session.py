@@ -196,8 +196,7 @@ class Session:
             self.fail(error)
         else:
             self.flush_control()
-            for waiter in self.senders:
-                waiter.wake()
+            self.wake_first()
 
     def piece_taken(self, request: Request, size_bytes: int) -> None:
         """Note that the application took a piece of a streamed answer, and grant more."""
@@ -206,6 +205,16 @@ class Session:
         if not request.done and allowed - request.allowed_bytes >= self.takes.credit_bytes // 2:
             request.allowed_bytes = allowed
             self.grant((True, request.id), allowed)
+
+    def is_first(self, waiter: Waiter) -> bool:
+        """Tell whether it is this one's turn to send."""
+        return next(iter(self.senders)) is waiter
+
+    def wake_first(self) -> None:
+        """Let who waits longest for room try again."""
+        for waiter in self.senders:
+            waiter.wake()
+            return
 
     def give_back(self, message: bytes) -> None:
         """Put a message that was taken back in front: its receiver was cancelled."""
@@ -248,7 +257,9 @@ class Session:
         What the hot path of a ring does in C, for the other channels.
         """
         window = self.window
-        if self._control or self.state != "OPEN" or window.in_flight >= window.in_flight_max:
+        if self._control or self.senders or self.state != "OPEN":
+            return None
+        if window.in_flight >= window.in_flight_max:
             return None
         if type(payload) is not bytes or len(payload) > self.sends.segment_bytes:
             return None

@@ -6,7 +6,8 @@ answer, with ERROR), and the receiver forgets its segments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ._errors import MessageTooLarge
@@ -37,26 +38,42 @@ def check_size(session: Session, size_bytes: int) -> None:
         raise MessageTooLarge(size_bytes, session.sends.max_message_bytes)
 
 
-async def wait_room(session: Session) -> None:
-    """Park until there may be room in the channel, or the session ends."""
+@contextmanager
+def in_line(session: Session) -> Generator[Waiter]:
+    """Stand in the line of those who wait for room; who leaves it wakes the next.
+
+    Everybody keeps his place, and only the first one tries: a small message waits behind one
+    segment of each long one before it, and never behind all of them.
+    """
     waiter = Waiter()
     session.senders[waiter] = None
-    session.space_waits += 1
-    session.hub.touch(session)
+    session.window.queued = len(session.senders)
     try:
-        await session.hub.park(waiter)
+        yield waiter
     finally:
         del session.senders[waiter]
+        session.window.queued = len(session.senders)
+        session.wake_first()
+
+
+async def wait_room(session: Session, waiter: Waiter) -> None:
+    """Park until it is this one's turn and there may be room, or the session ends."""
+    session.space_waits += 1
+    session.hub.touch(session)
+    waiter.ready = False
+    await session.hub.park(waiter)
 
 
 async def wait_until(session: Session, condition: Callable[[], bool]) -> None:
     """Park until the peer's credit or answers make `condition` true; raises when it ends."""
-    while not condition():
-        session.check_open()
+    if not condition():
         waiter = Waiter()
         session.patient[waiter] = None
         try:
-            await session.hub.park(waiter)
+            while not condition():
+                session.check_open()
+                waiter.ready = False
+                await session.hub.park(waiter)
         finally:
             del session.patient[waiter]
     session.check_open()
@@ -70,16 +87,23 @@ async def pace(session: Session) -> None:
 
 async def accept_frame(session: Session, kind: int, flags: int, id: int, payload: Any) -> None:
     """Wait until the channel has accepted a frame; cancelled before that, nothing is sent."""
-    while not session.try_frame(kind, flags, id, payload):
-        await wait_room(session)
+    if not session.senders and session.try_frame(kind, flags, id, payload):
+        return
+    session.check_open()
+    with in_line(session) as waiter:
+        while not (session.is_first(waiter) and session.try_frame(kind, flags, id, payload)):
+            await wait_room(session, waiter)
+            session.check_open()
 
 
 async def flush(session: Session) -> None:
     """Wait until what was accepted has left; cancelled, the hub goes on pushing it out."""
-    while session.channel.wants_write:
-        if not session.flush():
-            await wait_room(session)
-        session.check_open()
+    if not session.channel.wants_write:
+        return
+    with in_line(session) as waiter:
+        while session.channel.wants_write and not session.flush():
+            await wait_room(session, waiter)
+    session.check_open()
 
 
 async def accept_message(

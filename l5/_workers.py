@@ -351,8 +351,10 @@ class Workers:
         try:
             view = _transmit.as_bytes_view(reply)
             _transmit.check_size(session, len(view))
-            if len(view) > session.sends.segment_bytes or not session.try_frame(
-                Kind.RESPONSE, 0, id, view
+            if (
+                len(view) > session.sends.segment_bytes
+                or session.senders  # they were here before
+                or not session.try_frame(Kind.RESPONSE, 0, id, view)
             ):
                 await self._reply_slowly(worker, session, id, view)
             elif session.channel.wants_write:

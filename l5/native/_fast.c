@@ -57,6 +57,7 @@ typedef struct {
     uint64_t data_arrived, data_taken, data_told, data_window;
     uint64_t peer_window;  /* the peer's data window */
     uint64_t spin_ns;      /* budget of this connection's own waits */
+    unsigned int queued;   /* tasks that wait for room: the hot path does not push in before them */
     unsigned int partials; /* half-received messages: a frame without MORE may be the end of one */
     int credit_owed;       /* a CREDIT found no room: the generic path sends it */
     uint64_t frames_sent, frames_received, bytes_sent, bytes_received, calls;
@@ -294,7 +295,7 @@ static PyObject *ring_request(Ring *self, PyObject *payload)
 
     if (!ring_ready(self))
         return NULL;
-    if (!self->poller || self->in_flight >= self->in_flight_max)
+    if (!self->poller || self->in_flight >= self->in_flight_max || self->queued)
         Py_RETURN_NONE;
     if (get_payload(self, payload, &view) < 0)
         return NULL;
@@ -334,7 +335,7 @@ static PyObject *ring_send(Ring *self, PyObject *payload)
     if (get_payload(self, payload, &view) < 0)
         return NULL;
     cost = data_cost((uint64_t)view.len, self->peer_window);
-    if (!self->poller || self->data_sent + cost > self->data_allowed)
+    if (!self->poller || self->data_sent + cost > self->data_allowed || self->queued)
         rc = -EAGAIN;
     else
         rc = send_frame(self, L5_DATA, 0, self->next_id, &view);
@@ -825,6 +826,7 @@ static PyMemberDef ring_members[] = {
     {"data_taken_total", T_ULONGLONG, offsetof(Ring, data_taken), READONLY, "cost of the data taken"},
     {"peer_window", T_ULONGLONG, offsetof(Ring, peer_window), 0, "the peer's data window"},
     {"spin_ns", T_ULONGLONG, offsetof(Ring, spin_ns), 0, "spin budget of this connection's waits"},
+    {"queued", T_UINT, offsetof(Ring, queued), 0, "tasks that wait for room"},
     {"partials", T_UINT, offsetof(Ring, partials), 0, "half-received messages"},
     {"credit_owed", T_INT, offsetof(Ring, credit_owed), 0, "a CREDIT found no room"},
     {"data_window", T_ULONGLONG, offsetof(Ring, data_window), 0, "cost of data that may wait here"},
@@ -961,7 +963,7 @@ static int answer(Ring *ring, uint64_t id, PyObject *reply)
 
     if (!ring_ready(ring) || get_payload(ring, reply, &view) < 0)
         return -1;
-    rc = send_frame(ring, L5_RESPONSE, 0, id, &view);
+    rc = ring->queued ? -EAGAIN : send_frame(ring, L5_RESPONSE, 0, id, &view);
     PyBuffer_Release(&view);
     if (rc == -EAGAIN || rc == -EMSGSIZE || rc == -EBUSY)
         return 0;

@@ -137,6 +137,33 @@ class RequestTests(Harness):
                 for number in range(50):
                     assert await client.request(b"~%d" % number) == b"~%d" % number
 
+    async def test_a_small_request_is_not_overtaken_by_all_of_a_long_one(
+        self, directory: str
+    ) -> None:
+        """Who waits for room keeps his place: one segment of each other goes first, not all."""
+        count = 8
+        long = b"=" + pattern(self.max_message_bytes - 1)
+        async with self.serving(Desk().handle, directory) as (client, _):
+            small, answered = 0, 0
+
+            async def ask_long() -> None:
+                nonlocal answered
+                for _ in range(count):
+                    assert await client.request(long) == long
+                answered += 1
+
+            async def ask_small() -> None:
+                nonlocal small
+                while answered < 2:
+                    assert await client.request(b"~small") == b"~small"
+                    small += 1
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(ask_long)
+                group.start_soon(ask_long)
+                group.start_soon(ask_small)
+            assert small >= count
+
     # ---- deadlines and cancellation --------------------------------------------------------------
 
     async def test_a_deadline_reaches_the_handler_and_ends_it(self, directory: str) -> None:
