@@ -239,7 +239,8 @@ class Connection(anyio.abc.ObjectStream[bytes]):
                     try:
                         await session.hub.breathe()
                     except BaseException:
-                        session.give_back(message[0])
+                        session.inbox.appendleft(message[0])
+                        session.untaken += 1
                         raise
                     return message[0]
         return await self._receive_on()

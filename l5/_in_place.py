@@ -105,7 +105,7 @@ class Reservation:
             return self
         if session.senders or not self._try(session.ring):
             with _transmit.in_line(session) as waiter:
-                while not (session.is_first(waiter) and self._try(session.ring)):
+                while not (_transmit.is_first(session, waiter) and self._try(session.ring)):
                     await _transmit.wait_room(session, waiter)
         return self
 

@@ -206,22 +206,11 @@ class Session:
             request.allowed_bytes = allowed
             self.grant((True, request.id), allowed)
 
-    def is_first(self, waiter: Waiter) -> bool:
-        """Tell whether it is this one's turn to send."""
-        return next(iter(self.senders)) is waiter
-
     def wake_first(self) -> None:
         """Let who waits longest for room try again."""
         for waiter in self.senders:
             waiter.wake()
             return
-
-    def give_back(self, message: bytes) -> None:
-        """Put a message that was taken back in front: its receiver was cancelled."""
-        self.inbox.appendleft(message)
-        self.untaken += 1
-        if self.receiver is not None:
-            self.receiver.wake()
 
     # ---- sending -------------------------------------------------------------------------------
 

@@ -56,6 +56,11 @@ def in_line(session: Session) -> Generator[Waiter]:
         session.wake_first()
 
 
+def is_first(session: Session, waiter: Waiter) -> bool:
+    """Tell whether it is this one's turn to send."""
+    return next(iter(session.senders)) is waiter
+
+
 async def wait_room(session: Session, waiter: Waiter) -> None:
     """Park until it is this one's turn and there may be room, or the session ends."""
     session.space_waits += 1
@@ -91,7 +96,7 @@ async def accept_frame(session: Session, kind: int, flags: int, id: int, payload
         return
     session.check_open()
     with in_line(session) as waiter:
-        while not (session.is_first(waiter) and session.try_frame(kind, flags, id, payload)):
+        while not (is_first(session, waiter) and session.try_frame(kind, flags, id, payload)):
             await wait_room(session, waiter)
             session.check_open()
 

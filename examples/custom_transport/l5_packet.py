@@ -212,7 +212,7 @@ class PacketTransport(BootstrapTransport):
             sock.setblocking(False)
             while True:
                 try:
-                    sock.connect(address.path)
+                    sock.connect(address.path or "")
                     return PacketLink(sock)
                 except BlockingIOError:  # the listener's queue is full, and no event tells when not
                     await anyio.sleep(0.01)

@@ -6,13 +6,14 @@ import random
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import anyio
 import anyio.lowlevel
 import pytest
 
 import l5
+from l5 import _registry
 
 WATCHDOG_S = 60.0
 """A test that takes longer hangs; nothing here measures time."""
@@ -43,11 +44,14 @@ def the_only(expected: type[BaseException]) -> Generator[None]:
     """Expect one error out of a task group, alone in its group."""
     with pytest.raises(BaseExceptionGroup) as caught:
         yield
-    group: BaseException = caught.value
-    while isinstance(group, BaseExceptionGroup):
-        assert len(group.exceptions) == 1, group.exceptions
-        group = group.exceptions[0]
-    assert isinstance(group, expected), group
+    assert isinstance(_single(caught.value), expected), caught.value
+
+
+def _single(error: BaseException) -> BaseException:
+    """Unwrap groups of one."""
+    while isinstance(error, BaseExceptionGroup):
+        (error,) = cast("tuple[BaseException, ...]", error.exceptions)  # pyright: ignore
+    return error
 
 
 @asynccontextmanager
@@ -56,6 +60,15 @@ async def leased(connection: l5.Connection) -> AsyncGenerator[memoryview]:
     async with connection.lease() as message:
         with message.view as view:
             yield view
+
+
+def why_not(name: str) -> str:
+    """Return why a transport cannot be used here; empty if it can."""
+    try:
+        probe = _registry.get(name).probe()
+    except l5.TransportUnavailable as error:
+        return error.reason
+    return "" if probe.usable else probe.reason
 
 
 class Desk:
@@ -130,7 +143,10 @@ class Harness:
 
     @pytest.fixture
     def directory(self) -> Iterator[str]:
-        """Make a directory with a short path (those of Unix sockets are limited)."""
+        """Make a directory with a short path; skip where the transport cannot be used."""
+        reason = why_not(self.transport)
+        if reason:
+            pytest.skip(f"transport {self.transport!r} cannot be used: {reason}")
         with tempfile.TemporaryDirectory(prefix="l5-") as directory:
             yield directory
 

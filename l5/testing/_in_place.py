@@ -67,9 +67,7 @@ class InPlaceTests(Harness):
         async with self.pair(directory) as (client, server), anyio.create_task_group() as group:
             await client.send(b"held")
             async with leased(server) as view:
-                group.start_soon(
-                    _send_all, client, [pattern(size, seed=n) for n in range(count)]
-                )
+                group.start_soon(_send_all, client, [pattern(size, seed=n) for n in range(count)])
                 got: list[bytes] = []
                 with anyio.move_on_after(0.1):
                     while True:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from ._cancelling import CancellationTests
+from ._ends import EndTests
 from ._in_place import InPlaceTests
-from ._messages import EndTests, MessageTests
+from ._messages import MessageTests
 from ._requesting import RequestTests
+from ._serving import ServerTests
 
 
 @pytest.mark.anyio
-class TransportSuite(MessageTests, EndTests, RequestTests, InPlaceTests, CancellationTests):
+class TransportSuite(
+    MessageTests, EndTests, RequestTests, ServerTests, InPlaceTests, CancellationTests
+):
     """What every transport has to do, on every event loop.
 
     A transport's author writes, in a test module::

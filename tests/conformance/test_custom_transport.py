@@ -26,7 +26,9 @@ def run(command: list[str], **environment: str) -> str:
 
 def test_the_example_installed(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
-    shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg*"))
+    shutil.copytree(
+        EXAMPLE, source, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg*")
+    )
     pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index"]
     run([*pip, "--no-deps", "--no-build-isolation", "--target", str(target), str(source)])
     (source / "l5_packet.py").unlink()  # what is tested is what was installed

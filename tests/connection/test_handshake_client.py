@@ -13,7 +13,7 @@ import pytest
 
 import l5
 from l5._hello import Hello, ServerHello, Upgrade, Upgraded, encode, reject
-from tests.connection._raw import envelope, raw_server, read_hello, sent
+from tests.connection._raw import envelope, raw_server, read_hello
 from tests.pure._hellos import LIMITS, NUMBERS, RENDEZVOUS
 
 pytestmark = pytest.mark.anyio

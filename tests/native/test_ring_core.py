@@ -50,9 +50,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 
 @pytest.mark.parametrize("variant", ["plain", "address"])
 @pytest.mark.parametrize("seed", range(1, 5))
-def test_both_ends_at_random_against_a_queue(
-    programs: Programs, variant: str, seed: int
-) -> None:
+def test_both_ends_at_random_against_a_queue(programs: Programs, variant: str, seed: int) -> None:
     count = 100_000 if variant == "plain" else 30_000
     messages = int(programs.run(variant, "random", str(seed), str(count)).split()[0])
     assert messages > count // 20

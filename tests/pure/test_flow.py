@@ -80,7 +80,10 @@ def test_honest_senders_always_get_through(data: st.DataObject) -> None:
             link.begin(number, min(size, message_limit), segment)
     while any(link.sendings for link in links):
         ready = [
-            (link, sending) for link in links for sending in link.sendings.values() if sending.ready()
+            (link, sending)
+            for link in links
+            for sending in link.sendings.values()
+            if sending.ready()
         ]
         assert ready, "every sender waits for credit, and nobody will grant any"
         link, sending = data.draw(st.sampled_from(ready))
@@ -110,9 +113,7 @@ def test_honest_senders_always_get_through(data: st.DataObject) -> None:
     keys=st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=30, max_size=30),
     more=st.lists(st.booleans(), min_size=30, max_size=30),
 )
-def test_any_segments(
-    credit: int, sizes: list[int], keys: list[Key], more: list[bool]
-) -> None:
+def test_any_segments(credit: int, sizes: list[int], keys: list[Key], more: list[bool]) -> None:
     """Nothing but `RemoteProtocolError` comes out, and what is held was granted."""
     budget = Budget(500)
     reassembly = Reassembly(

@@ -119,5 +119,6 @@ class Requests(RuleBasedStateMachine):
             assert len(self.table) == len(self.owed)
             assert self.table.late_answers == self.late
 
+
 Requests.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestRequests = Requests.TestCase
