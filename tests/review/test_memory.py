@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import l5
@@ -74,4 +75,4 @@ async def test_an_error_that_is_raised_again_does_not_grow() -> None:
                     await connection.send_eof()
                 lengths.add(len(traceback.extract_tb(caught.value.__traceback__)))
             assert len(lengths) == 1
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()

@@ -18,7 +18,9 @@ pytestmark = [
 class Trap:
     """A buffer that does something when it is asked for its bytes, or when they are given back."""
 
-    def __init__(self, *, taken: Callable[[], Any] = bool, released: Callable[[], Any] = bool) -> None:
+    def __init__(
+        self, *, taken: Callable[[], Any] = bool, released: Callable[[], Any] = bool
+    ) -> None:
         self.taken, self.released = taken, released
 
     def __buffer__(self, flags: int) -> memoryview:

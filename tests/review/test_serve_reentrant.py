@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import l5
@@ -56,7 +57,9 @@ def poll_again(server: Any, others: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "action", [close_own, close_others, close_all, close_clients, poll_again], ids=lambda a: a.__name__
+    "action",
+    [close_own, close_others, close_all, close_clients, poll_again],
+    ids=lambda a: a.__name__,
 )
 @pytest.mark.parametrize("suspends", [False, True])
 async def test_handler_that_meddles(
@@ -66,7 +69,7 @@ async def test_handler_that_meddles(
         if payload == b"now":
             action(server, others)
         if suspends:
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         return payload
 
     async def ask(connection: l5.Connection, payload: bytes) -> None:
