@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 import attrs
 
+from ._loop import stray_cancellation
+from ._service_values import HandlerError
+
 if TYPE_CHECKING:
     from ._session import Session
     from ._wait import Waiter
@@ -80,6 +83,17 @@ def takes_context(handler: Handler) -> bool:
     return len(required) == 2
 
 
+def settled(error: BaseException) -> Exception:
+    """Return what a handler raised as its answer; raise what ends the task that runs it."""
+    if isinstance(error, Exception):
+        return error
+    if not stray_cancellation(error):
+        raise error
+    failure = HandlerError("CancelledError", "the handler waited for what was cancelled elsewhere")
+    failure.__cause__ = error
+    return failure
+
+
 @types.coroutine
 def resume(coroutine: Any, yielded: Any) -> Generator[Any, Any, Any]:
     """Go on with a coroutine of this task that has suspended once, passing everything through.
@@ -100,6 +114,8 @@ def resume(coroutine: Any, yielded: Any) -> Generator[Any, Any, Any]:
                 yielded = coroutine.send(sent)
     except StopIteration as stop:
         return stop.value
+    except BaseException as error:
+        raise settled(error)  # noqa: B904  (it is the same one, or has its cause)
 
 
 async def awaited(awaitable: Awaitable[Any]) -> Any:

@@ -17,7 +17,7 @@ import anyio
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Descriptor", "checkpoint", "current_loop_token"]
+__all__ = ["Descriptor", "checkpoint", "current_loop_token", "stray_cancellation"]
 
 
 def _no_loop() -> Any:
@@ -81,6 +81,20 @@ def checkpoint() -> Awaitable[None]:
     if _in_trio():
         return sys.modules["trio.lowlevel"].checkpoint()
     return _yield_once()
+
+
+def stray_cancellation(error: BaseException) -> bool:
+    """Tell whether this is a cancellation that nobody asked the running task for.
+
+    In asyncio awaiting what somebody else has cancelled raises `CancelledError` as well.
+    """
+    if _in_trio():
+        return False  # there it always comes from a scope of the task's own
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or not isinstance(error, asyncio.CancelledError):
+        return False
+    task = asyncio.current_task()
+    return task is not None and not task.cancelling()
 
 
 class Descriptor:

@@ -25,7 +25,7 @@ import anyio.abc
 from . import _transmit
 from ._errors import MessageTooLarge
 from ._frames import Kind
-from ._handler import Request, RequestContext, Worker, awaited, resume, takes_context
+from ._handler import Request, RequestContext, Worker, awaited, resume, settled, takes_context
 from ._loop import checkpoint
 from ._service import HandlerError
 from ._session import Session
@@ -214,6 +214,8 @@ class Workers:
     ) -> None:
         """Take a request over from `Poller.serve`, which got as far as `what` says."""
         session: Session | None = ring.session
+        if what == "raised":
+            first = settled(first)
         if session is None and what == "suspended":  # closed meanwhile
             first.close()
         elif session is None:
@@ -269,8 +271,8 @@ class Workers:
             except StopIteration as stop:
                 await self._reply_if_valid(worker, session, id, stop.value)
                 return
-        except Exception as error:
-            self._failed(session, id, error)
+        except BaseException as error:
+            self._failed(session, id, settled(error))
             return
         await self._finish(worker, session, id, steps, yielded, deadline_us)
 
@@ -341,8 +343,8 @@ class Workers:
             yielded = steps.send(None)
         except StopIteration as stop:
             await self._reply(worker, session, id, stop.value)
-        except Exception as error:
-            self._failed(session, id, error)
+        except BaseException as error:
+            self._failed(session, id, settled(error))
         else:
             await self._finish(worker, session, id, steps, yielded, None)
 

@@ -1023,11 +1023,8 @@ static PyObject *handle(Ring *ring, uint64_t id, PyObject *payload, PyObject *ha
             reply = NULL;
         }
     }
-    if (!reply) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception))
-            return NULL; /* cancelled, interrupted: not the handler's answer */
+    if (!reply) /* also what is no answer, such as KeyboardInterrupt: Python knows */
         return hand_up("raised", ring, id, caught(), NULL);
-    }
     if (!PyBytes_CheckExact(reply) && (reply == Py_None || !PyObject_CheckBuffer(reply)))
         return hand_up("returned", ring, id, reply, NULL);
     sent = answer(ring, id, reply);
