@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
@@ -51,8 +52,6 @@ class Connection(anyio.abc.ObjectStream[bytes]):
     def __del__(self) -> None:
         session = getattr(self, "_session", None)
         if session is not None and session.state == "OPEN" and session.server is None:
-            import warnings
-
             warnings.warn(f"unclosed connection {self!r}", ResourceWarning, 2, source=self)
             try:
                 session.close()

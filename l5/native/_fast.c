@@ -105,7 +105,7 @@ static int ring_ready(Ring *self)
     }
     if (self->thread != PyThread_get_thread_ident() || (self->poller && self->poller->spinning)) {
         PyErr_SetString(BusyResourceError,
-                        "using from this thread: a connection belongs to the thread of its event loop");
+                        "using (in its event loop's thread, to which a connection belongs)");
         return 0;
     }
     self->calls++;
@@ -878,7 +878,7 @@ static PyTypeObject RingType = {
 static int poller_ok(Poller *self)
 {
     if (self->spinning || self->thread != PyThread_get_thread_ident()) {
-        PyErr_SetString(BusyResourceError, "polling: a poller belongs to the thread of its event loop");
+        PyErr_SetString(BusyResourceError, "polling (in its event loop's thread, to which a poller belongs)");
         return 0;
     }
     return 1;
