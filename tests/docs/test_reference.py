@@ -107,3 +107,13 @@ def test_names_of_functions_and_files_exist(page: str) -> None:
         assert (ROOT / path).exists(), f"{page} names {path}, which does not exist"
     for function in set(re.findall(r"`(\w+)\(\)`", text)):
         assert re.search(rf"\b{function}\(", code), f"{page} names {function}()"
+
+
+def test_the_readme_has_the_figures_that_performance_has() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    kept = (ROOT / "docs/performance.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("|\n").split("|")[1:] for line in readme.splitlines() if " / " in line]
+    rows = [[cell.strip() for cell in row] for row in rows if len(row) == 4]
+    assert len(rows) > 5
+    for row in rows:
+        assert any(all(f"| {cell} |" in line for cell in row) for line in kept), row
