@@ -79,9 +79,9 @@ class Desk:
     """
 
     def __init__(self) -> None:
-        self.gate = anyio.Event()
-        self.waiting = 0
-        self.cancelled = 0
+        self.gate: anyio.Event = anyio.Event()
+        self.waiting: int = 0
+        self.cancelled: int = 0
         self.deadlines: list[float | None] = []
 
     async def handle(self, request: bytes, context: l5.RequestContext) -> Any:
