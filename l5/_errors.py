@@ -70,7 +70,8 @@ class ConnectError(L5Error, ConnectionFailed):
 
     def __init__(self, target: str, attempts: Iterable[Attempt] = ()) -> None:
         tries = tuple(attempts)
-        details = "; ".join(map(str, tries)) or "nothing was tried"
+        texts = [attempt.reason if attempt.target == target else str(attempt) for attempt in tries]
+        details = "; ".join(texts) or "nothing was tried"
         super().__init__(f"cannot connect to {target}: {details}")
         self.target = target
         self.attempts: tuple[Attempt, ...] = tries

@@ -53,7 +53,7 @@ class Lease:
                     connection._explain(error)
                 if self._slot is not None:
                     return self
-                session.on_ready()
+                session.on_ready(1)  # no more: what comes meanwhile is to be leased, not copied
             if await connection._wait_message(session if ring is not None else None):
                 self._copy = await connection._receive_on()
                 return self

@@ -178,13 +178,13 @@ class Session:
             self.fail(error)
             return False
 
-    def on_ready(self) -> None:
+    def on_ready(self, frames: int = FRAMES_PER_TURN) -> None:
         """Receive and sort what there is (a bounded number of frames); see `Endpoint.on_ready`."""
         if self.state != "OPEN":
             return
         channel = self.channel
         try:
-            for _ in range(FRAMES_PER_TURN):
+            for _ in range(frames):
                 frame = channel.try_receive() if self.state == "OPEN" else None
                 if frame is None:
                     break
@@ -222,7 +222,8 @@ class Session:
             raise anyio.ClosedResourceError(*self.error.args if self.error else ())
         if isinstance(self.error, RemoteProtocolError | LocalProtocolError):
             raise self.error.with_traceback(None)  # else it would grow with every time
-        raise anyio.BrokenResourceError from self.error
+        reason = self.error.args if self.error and self.error.args else ("the peer has closed",)
+        raise anyio.BrokenResourceError(*reason) from self.error
 
     def try_frame(self, kind: int, flags: int, id: int, payload: Any) -> bool:
         """Send a frame of a message; control frames that wait go first."""

@@ -196,7 +196,8 @@ class ServerHandshake:
             usable,
             self._options.transports,
             None,
-            _host.same_host(hello.host),
+            # A Unix socket proves it: both ends see one file, whatever their network namespaces.
+            self._link.passes_fds or _host.same_host(hello.host),
             self._link.peer.tls,
         )
         self._declined = dict(choice.declined)

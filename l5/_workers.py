@@ -326,8 +326,9 @@ class Workers:
             await self._hub.breathe()
 
     async def _reply_if_valid(self, worker: Worker, session: Session, id: int, reply: Any) -> None:
-        if reply is None:
-            problem = "the request handler returned None; it must return bytes or another buffer"
+        if reply is None or isinstance(reply, str | int | float):
+            kind = "None" if reply is None else type(reply).__name__
+            problem = f"the request handler returned {kind}; it must return bytes or another buffer"
             self._failed(session, id, TypeError(problem))
         elif hasattr(reply, "__await__"):
             await self._finish_awaitable(worker, session, id, reply)

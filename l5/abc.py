@@ -7,7 +7,7 @@ segmentation, credit, cancellation, deadlines) exists once, in `l5._session`, so
 transport consists of the few methods below and is tested by `l5.testing`.
 
 Channels never wait.  They answer "not now" and are `Pollable`; the one wait loop of the event
-loop (`l5._hub`) spins, arms, re-checks and sleeps for all of them.
+loop (`l5._wait`) spins, arms, re-checks and sleeps for all of them.
 """
 
 from __future__ import annotations
