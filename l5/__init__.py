@@ -14,6 +14,7 @@ users hold; `native/` is the C core, `_service` its worker threads.
 """
 
 from . import abc
+from ._address import Address
 from ._connect import connect
 from ._connection import Connection, ConnectionStatistics
 from ._errors import (
@@ -41,6 +42,7 @@ from ._service import HandlerError, NativeService
 from ._streams import ConnectionByteStream, ReplyStream
 
 __all__ = [
+    "Address",
     "AddressError",
     "Attempt",
     "ConnectError",

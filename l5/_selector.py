@@ -66,7 +66,8 @@ def choose(
 def _ranked(offered: Sequence[str], preference: Sequence[str] | None) -> list[str]:
     if preference is None:
         return list(offered)
-    wanted = [name for name in preference if name in offered or name in SOCKETS]
+    named = dict.fromkeys(preference)
+    wanted = [name for name in named if name in offered or name in SOCKETS]
     return wanted + [name for name in offered if name not in wanted]
 
 

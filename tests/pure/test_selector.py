@@ -96,6 +96,11 @@ def test_offers_that_are_repeated_or_name_sockets_change_nothing() -> None:
     assert "tcp" not in choice_of("tcp", "shm").declined
 
 
+def test_a_preference_may_name_a_transport_twice() -> None:
+    choice = choice_of("rdma", usable={"rdma": None}, preference=["rdma", "rdma"])
+    assert choice.transport == "rdma" and not choice.declined
+
+
 def test_long_reasons_are_cut() -> None:
     assert len(choice_of("shm", usable={"shm": "x" * 5000}).declined["shm"]) == 200
 
