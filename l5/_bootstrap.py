@@ -146,7 +146,8 @@ def peer_pidfd(fd: int, claimed_pid: int) -> tuple[int, ...]:
         with socket.socket(fileno=os.dup(fd)) as sock:
             if sock.family != socket.AF_UNIX:
                 return ()
-            pid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, 17, 12))[0]
+            credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            pid = struct.unpack("iII", credentials)[0]
             if pid <= 0 or pid != claimed_pid or pid == os.getpid():
                 return ()
             try:

@@ -304,8 +304,9 @@ class Connection(anyio.abc.ObjectStream[bytes]):
     def lease(self) -> Lease:
         """Read the next message in place: ``async with conn.lease() as message: message.view``.
 
-        On shared memory no copy is made: the message stays in the ring, and its space taken,
-        until the block is left, and the peer can still change it meanwhile (copy what you check).
+        On shared memory no copy is made if the message is still in the ring when this task gets to
+        it (`Lease.in_place`): it stays there, and its space taken, until the block is left, and the
+        peer can still change it meanwhile (copy what you check).
         Leaving with live views raises `BufferError`; the space stays taken until they die.
         One lease at a time.
         """

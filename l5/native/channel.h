@@ -158,11 +158,6 @@ int l5_channel_arm(struct l5_channel *channel, int bits);
 void l5_channel_disarm(struct l5_channel *channel);
 
 /* wait.c: poll `count` channels for at most `budget_ns`; 1 when one has a message, else 0. */
-struct l5_spin {
-    uint64_t budget_ns;
-    int same_cpu;   /* 1: a peer last ran on our CPU, spinning would only keep it from answering */
-    uint64_t spent_ns;
-};
 int l5_channels_ready(struct l5_channel *const *channels, uint32_t count);
 int l5_channels_share_cpu(struct l5_channel *const *channels, uint32_t count);
 int l5_spin(struct l5_channel *const *channels, uint32_t count, uint64_t budget_ns, uint64_t *spent_ns);
