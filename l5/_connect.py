@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import anyio
@@ -32,6 +33,12 @@ async def connect(url: str, **options: Any) -> Connection:
     attempt, when nothing could be reached, was refused, or a demanded transport cannot be had.
     Cancellation leaves nothing behind.
     """
+    made, chosen = await establish(url, options)
+    return Connection(Session(current_hub(), made, chosen, Budget(chosen.reassembly_bytes)))
+
+
+async def establish(url: str, options: Mapping[str, object]) -> tuple[Established, Options]:
+    """Do all of `connect` but the session; what is returned belongs to no event loop."""
     address = _address.parse(url, _registry.schemes())
     chosen = Options.from_mapping(address.options, options)
     attempts: list[Attempt] = []
@@ -44,8 +51,7 @@ async def connect(url: str, **options: Any) -> Connection:
             attempts.append(Attempt(address.redacted, str(error)))
             raise ConnectError(address.redacted, attempts) from error
         else:
-            session = Session(current_hub(), made, chosen, Budget(chosen.reassembly_bytes))
-            return Connection(session)
+            return made, chosen
     if not attempts:
         reason = f"no connection within {chosen.connect_timeout:g} s"
         attempts.append(Attempt(address.redacted, reason))

@@ -127,7 +127,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
             raise DeadlineExceeded
         micros = int(min(deadline * 1e6, DEADLINE_US_MAX)) or 1
         data = memoryview(DEADLINE.pack(micros) + bytes(_transmit.as_bytes_view(payload)))
-        with anyio.move_on_after(deadline):
+        with self._session.hub.move_on_after(deadline):
             return await self._request_anew(data, int(Flag.DEADLINE), DEADLINE.size)
         raise DeadlineExceeded
 
@@ -202,6 +202,12 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         await self._send_on(_transmit.as_bytes_view(item))  # type: ignore[arg-type]
 
     async def _send_on(self, data: memoryview) -> None:
+        session = self._session
+        await self._accept_data(data)
+        await _transmit.flush(session)
+        await _transmit.pace(session)
+
+    async def _accept_data(self, data: memoryview) -> None:
         session, window = self._session, self._session.window
         self._check_sendable()
         _transmit.check_size(session, len(data))
@@ -215,8 +221,6 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         except BaseException:
             window.data_sent -= cost  # nothing of it counts: it was not sent, or aborted
             raise
-        await _transmit.flush(session)
-        await _transmit.pace(session)
 
     async def receive(self) -> bytes:
         """Return the next message; a cancelled receive takes none.
@@ -345,7 +349,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         session = self._session
         try:
             if session.state == "OPEN" and session.channel.wants_write:
-                with anyio.move_on_after(1.0), _transmit.in_line(session) as waiter:
+                with session.hub.move_on_after(1.0), _transmit.in_line(session) as waiter:
                     while session.state == "OPEN" and not session.flush():
                         await _transmit.wait_room(session, waiter)
         finally:

@@ -24,6 +24,7 @@ class Slot(Buffer):
 
 class Ring:
     strict: int
+    shared: int
     next_id: int
     in_flight: int
     in_flight_max: int
@@ -91,6 +92,7 @@ class Poller:
     count: int
     budget_ns: int
     yield_only: int
+    shared: int
     spun_total_ns: int
     @property
     def due(self) -> bool: ...

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import anyio.abc
 
 from . import _transmit
@@ -27,7 +26,7 @@ class ReplyStream:
         self._connection = connection
         self._session = connection._session
         self._payload = payload
-        self._expires = None if deadline is None else anyio.current_time() + deadline
+        self._expires = None if deadline is None else self._session.hub.now() + deadline
         self._request: Request | None = None
 
     async def __aenter__(self) -> ReplyStream:
@@ -35,7 +34,7 @@ class ReplyStream:
         size_bytes = len(data)
         flags = 0
         if self._expires is not None:
-            left = self._expires - anyio.current_time()
+            left = self._expires - self._session.hub.now()
             if left <= 0:
                 raise DeadlineExceeded
             flags = int(Flag.DEADLINE)
@@ -69,8 +68,9 @@ class ReplyStream:
         if self._expires is None:
             await self._session.hub.park(waiter)
             return
-        with anyio.move_on_after(self._expires - anyio.current_time()):
-            await self._session.hub.park(waiter)
+        hub = self._session.hub
+        with hub.move_on_after(self._expires - hub.now()):
+            await hub.park(waiter)
             return
         raise DeadlineExceeded
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -76,6 +77,18 @@ class Endpoint(Protocol):
         ...
 
 
+class WaitEvent(Protocol):
+    """What a parked task sleeps on."""
+
+    def set(self) -> object:
+        """Wake it."""
+        ...
+
+    async def wait(self) -> None:
+        """Wait until it is set."""
+        ...
+
+
 class Waiter:
     """One task's wish to be woken."""
 
@@ -83,7 +96,7 @@ class Waiter:
 
     def __init__(self, server: object = None) -> None:
         self.ready: bool = False
-        self.event: anyio.Event | None = None
+        self.event: WaitEvent | None = None
         self.asleep_in: Hub | None = None
         """The hub whose descriptor the task sleeps on, while it drives."""
         self.server: object = server
@@ -188,7 +201,7 @@ class Hub:
                     self._hand_over()
                     self._close_if_unused()
                 continue
-            waiter.event = anyio.Event()
+            waiter.event = self._new_event()
             self._parked[waiter] = None
             try:
                 await waiter.event.wait()
@@ -224,16 +237,33 @@ class Hub:
                     return
                 continue
             self._open()
-            assert self._descriptor is not None
             waiter.asleep_in = self
             try:
-                await self._descriptor.wait_readable()
+                await self._sleep()
             finally:
                 waiter.asleep_in = None
             self._breathed()
             self.poll_events()
             if waiter.ready:
                 return
+
+    async def _sleep(self) -> None:
+        """Wait until some descriptor has news."""
+        assert self._descriptor is not None
+        await self._descriptor.wait_readable()
+
+    def _new_event(self) -> WaitEvent:
+        return anyio.Event()
+
+    # ---- time --------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Return the time, in seconds, by the clock that `move_on_after` goes by."""
+        return anyio.current_time()
+
+    def move_on_after(self, seconds: float) -> AbstractContextManager[object]:
+        """Give up what is in the block after so many seconds."""
+        return anyio.move_on_after(seconds)
 
     def _poll_rings(self, waiter: Waiter, spin: bool) -> bool:
         """Poll all rings, spinning first; leave to the driver the frames that it takes itself."""

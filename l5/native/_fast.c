@@ -36,6 +36,11 @@ enum {
     RINGS_MAX = 65536,
 };
 
+/* Who may use a ring: the thread that made it; or any thread that holds the connection's lock, and
+ * then the hot methods stand back while its holder is in the middle of something (a signal handler
+ * may come in there, in the same thread). */
+enum sharing { ONE_THREAD = 0, LOCKED = 1, LOCKED_INSIDE = 2 };
+
 static PyObject *RemoteProtocolError, *ClosedResourceError, *BrokenResourceError, *BusyResourceError;
 
 typedef struct Poller Poller;
@@ -47,6 +52,7 @@ typedef struct {
     PyObject *session;    /* strong, while added: whose frames these are */
     PyObject *server;     /* strong: who takes requests from this ring, or NULL */
     unsigned long thread; /* ident of the owner: one thread uses a connection */
+    int shared;           /* see enum sharing */
     int open;
     int strict;
     Py_ssize_t exports;   /* live slots: the mapping must stay */
@@ -79,6 +85,7 @@ struct Poller {
     int overdue;
     uint64_t budget_ns;
     int yield_only;        /* one CPU, or a quota: spinning would take the peer's time */
+    int shared;            /* see enum sharing */
     unsigned long thread;
 };
 
@@ -103,7 +110,8 @@ static int ring_ready(Ring *self)
         PyErr_SetNone(ClosedResourceError);
         return 0;
     }
-    if (self->thread != PyThread_get_thread_ident() || (self->poller && self->poller->spinning)) {
+    if ((!self->shared && self->thread != PyThread_get_thread_ident()) ||
+        (self->poller && self->poller->spinning)) {
         PyErr_SetString(BusyResourceError,
                         "using (in its event loop's thread, to which a connection belongs)");
         return 0;
@@ -295,7 +303,8 @@ static PyObject *ring_request(Ring *self, PyObject *payload)
 
     if (!ring_ready(self))
         return NULL;
-    if (!self->poller || self->in_flight >= self->in_flight_max || self->queued)
+    if (!self->poller || self->in_flight >= self->in_flight_max || self->queued ||
+        self->shared == LOCKED_INSIDE)
         Py_RETURN_NONE;
     if (get_payload(self, payload, &view) < 0)
         return NULL;
@@ -335,7 +344,8 @@ static PyObject *ring_send(Ring *self, PyObject *payload)
     if (get_payload(self, payload, &view) < 0)
         return NULL;
     cost = data_cost((uint64_t)view.len, self->peer_window);
-    if (!self->poller || self->data_sent + cost > self->data_allowed || self->queued)
+    if (!self->poller || self->data_sent + cost > self->data_allowed || self->queued ||
+        self->shared == LOCKED_INSIDE)
         rc = -EAGAIN;
     else
         rc = send_frame(self, L5_DATA, 0, self->next_id, &view);
@@ -366,7 +376,7 @@ static PyObject *ring_receive(Ring *self, PyObject *const *args, Py_ssize_t coun
 
     if (!ring_ready(self))
         return NULL;
-    if (!self->poller)
+    if (!self->poller || self->shared == LOCKED_INSIDE)
         Py_RETURN_NONE;
     rc = peek(self, &frame);
     if (!rc && count == 1 && args[0] == Py_True && self->spin_ns) {
@@ -814,6 +824,7 @@ static PyGetSetDef ring_getset[] = {
 
 static PyMemberDef ring_members[] = {
     {"strict", T_INT, offsetof(Ring, strict), 0, "let the event loop run at every call"},
+    {"shared", T_INT, offsetof(Ring, shared), 0, "0: one thread's; 1: under a lock; 2: the hot methods stand back"},
     {"next_id", T_ULONGLONG, offsetof(Ring, next_id), 0, "id of the next message"},
     {"in_flight", T_ULONGLONG, offsetof(Ring, in_flight), 0, "our requests without an answer"},
     {"in_flight_max", T_ULONGLONG, offsetof(Ring, in_flight_max), 0, "what the peer allows"},
@@ -877,7 +888,7 @@ static PyTypeObject RingType = {
 
 static int poller_ok(Poller *self)
 {
-    if (self->spinning || self->thread != PyThread_get_thread_ident()) {
+    if (self->spinning || (!self->shared && self->thread != PyThread_get_thread_ident())) {
         PyErr_SetString(BusyResourceError, "polling (in its event loop's thread, to which a poller belongs)");
         return 0;
     }
@@ -1165,6 +1176,7 @@ static PyMemberDef poller_members[] = {
     {"count", T_UINT, offsetof(Poller, count), READONLY, "rings"},
     {"budget_ns", T_ULONGLONG, offsetof(Poller, budget_ns), 0, "spin budget"},
     {"yield_only", T_INT, offsetof(Poller, yield_only), 0, "never spin, only yield"},
+    {"shared", T_INT, offsetof(Poller, shared), 0, "any thread may use it that holds the connection's lock"},
     {"spun_total_ns", T_ULONGLONG, offsetof(Poller, spun_total_ns), READONLY, "time spent spinning"},
     {NULL, 0, 0, 0, NULL},
 };
