@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from functools import cache
 
+import pytest
 import trustme
 
 from l5.testing import TransportSuite
@@ -57,6 +58,7 @@ class TestTLS(TransportSuite):
         return "l5s://127.0.0.1:0?transports=tcp"
 
 
+@pytest.mark.shm
 class TestSharedMemory(TransportSuite):
     """Upgraded from a Unix socket."""
 
@@ -69,6 +71,7 @@ class TestSharedMemory(TransportSuite):
         return f"l5+unix://{directory}/s"
 
 
+@pytest.mark.shm
 class TestSharedMemoryFromTCP(TransportSuite):
     """Upgraded from TCP, through the rendezvous."""
 
@@ -78,6 +81,7 @@ class TestSharedMemoryFromTCP(TransportSuite):
         return "l5://127.0.0.1:0"
 
 
+@pytest.mark.shm
 class TestSharedMemoryInTheSmallestRing(TransportSuite):
     """Demanded, with rings that everything wraps around in; nobody ever spins."""
 
