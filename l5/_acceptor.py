@@ -16,6 +16,7 @@ from . import _address, _hello, _registry
 from ._address import Address
 from ._bootstrap import Established, HelloLink, close_all, upgrade_transports
 from ._errors import AddressError, L5Error, RemoteProtocolError
+from ._flow import Quota
 from ._hello import Attach
 from ._options import ListenOptions
 from ._welcome import Rejected, ServerHandshake, Tickets
@@ -54,6 +55,8 @@ class Acceptor:
         self.tickets: Tickets = Tickets()
         self.connections: int = 0
         self.rejected: int = 0
+        self.shared: Quota = Quota(self.options.total_shared_bytes)
+        """Memory of rings, of all connections."""
         self._rendezvous: LinkListener | None = None
 
     @property
@@ -105,7 +108,10 @@ class Acceptor:
             self._rendezvous.close()
 
     async def run(self, on_established: OnEstablished) -> None:
-        """Accept until closed; `on_established` runs in a task of its own for each connection."""
+        """Accept until closed; `on_established` runs in a task of its own for each connection.
+
+        It sees to it that `left` is called once the connection has ended.
+        """
         limits = {id(e): anyio.Semaphore(e.options.hellos_max) for e in self.endpoints}
         async with anyio.create_task_group() as group:
             for endpoint in self.endpoints:
@@ -145,16 +151,18 @@ class Acceptor:
         if made is None:
             return
         self.connections += 1
-        try:
-            logger.info("connected: %s over %s", made.peer.address or made.peer.pid, made.report)
-            await on_established(made, endpoint.options)
-        finally:
-            self.connections -= 1
+        logger.info("connected: %s over %s", made.peer.address or made.peer.pid, made.report)
+        await on_established(made, endpoint.options)
+
+    def left(self, made: Established) -> None:
+        """Stop counting a connection: it has ended, or came to nothing."""
+        self.connections -= 1
+        self.shared.give_back(made.shared_bytes)
 
     async def _shake_hands(self, link: Link, endpoint: Endpoint) -> Established | None:
         """Return the connection, or None for one that came to nothing: it ends alone."""
         options = endpoint.options
-        handshake = ServerHandshake(link, endpoint.address, options, self.tickets)
+        handshake = ServerHandshake(link, endpoint.address, options, self.tickets, self.shared)
         try:
             with anyio.move_on_after(options.hello_timeout):
                 return await handshake.run(full=self.connections >= options.connections_max)

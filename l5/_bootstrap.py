@@ -60,6 +60,8 @@ class Established:
     takes: Limits
     report: UpgradeReport
     watched: tuple[int, ...] = ()
+    shared_bytes: int = 0
+    """(Server) what it took of the server's quota of shared memory; the acceptor gives it back."""
 
     def close(self) -> None:
         """Give everything back: nobody wants this connection."""

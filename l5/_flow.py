@@ -129,6 +129,29 @@ class Budget:
                 other.retry()
 
 
+class Quota:
+    """An amount that several take from; what is taken must be given back."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit: int = limit
+        self.used: int = 0
+
+    def fits(self, amount: int) -> bool:
+        """Tell whether so much is left."""
+        return self.used + amount <= self.limit
+
+    def take(self, amount: int) -> bool:
+        """Take so much, or nothing and return False."""
+        if not self.fits(amount):
+            return False
+        self.used += amount
+        return True
+
+    def give_back(self, amount: int) -> None:
+        """Give back what was taken."""
+        self.used -= amount
+
+
 @attrs.define(eq=False)
 class Partial:
     """A message of which some segments have arrived."""

@@ -60,7 +60,9 @@ class Listener(anyio.abc.Listener[Connection]):
 
         async def on_established(made: Established, options: ListenOptions) -> None:
             budget = Budget(options.reassembly_bytes, self._budget)
-            connection = Connection(Session(current_hub(), made, options, budget))
+            session = Session(current_hub(), made, options, budget)
+            session.on_close.append(lambda: self._acceptor.left(made))
+            connection = Connection(session)
             if task_group is None:
                 await handler(connection)
             else:

@@ -33,6 +33,7 @@ _ALIASES = {
     "credit": "credit_bytes",
     "reassembly": "reassembly_bytes",
     "total_reassembly": "total_reassembly_bytes",
+    "total_shared": "total_shared_bytes",
 }
 # What would end in logs and shell histories, or would let a URL open a server to strangers.
 _KEYWORD_ONLY = frozenset({"token", "ssl_context", "allow", "allow_uids", "insecure"})
@@ -56,7 +57,8 @@ def _refuse(name: str, value: object, allowed: str) -> AddressError:
     return AddressError(f"option {name!r}: {shown} is not allowed; expected {allowed}")
 
 
-def _size_text(size_bytes: int) -> str:
+def size_text(size_bytes: int) -> str:
+    """Write a size with the largest unit that it is a whole multiple of."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if size_bytes and size_bytes % unit == 0:
             return f"{size_bytes // unit} {name}"
@@ -78,7 +80,7 @@ def _read_size(name: str, low: int, high: int, value: object) -> int:
         count = _digits(number)
         size = None if unit is None or count is None else count * unit
     if size is None or not low <= size <= high:
-        expected = f"a size from {_size_text(low)} to {_size_text(high)}, such as '1MiB'"
+        expected = f"a size from {size_text(low)} to {size_text(high)}, such as '1MiB'"
         raise _refuse(name, value, expected)
     return size
 
@@ -255,12 +257,12 @@ class Options:
     @staticmethod
     def _at_least(name: str, value: int, other: str, bound: int) -> None:
         if value < bound:
-            raise _refuse(name, value, f"at least {other}, which is {_size_text(bound)}")
+            raise _refuse(name, value, f"at least {other}, which is {size_text(bound)}")
 
     @staticmethod
     def _at_most(name: str, value: int, other: str, bound: int) -> None:
         if value > bound:
-            raise _refuse(name, value, f"at most {other}, which is {_size_text(bound)}")
+            raise _refuse(name, value, f"at most {other}, which is {size_text(bound)}")
 
     @classmethod
     def from_mapping(
@@ -346,6 +348,11 @@ class ListenOptions(Options):
         converter=_size("total_reassembly", 64 * KIB, 1024 * GIB)
     )
     """Memory that half-received messages of all connections may hold."""
+
+    total_shared_bytes: int = attrs.field(
+        default=4 * GIB, converter=_size("total_shared", 64 * KIB, 1024 * GIB)
+    )
+    """Memory that the rings of all connections may have; beyond it they stay on their sockets."""
 
     backlog: int = attrs.field(default=128, converter=_count("backlog", 1, 65535))
     """Connections that the operating system keeps waiting until they are accepted."""

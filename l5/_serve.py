@@ -175,14 +175,17 @@ class Server:
 
     async def _on_established(self, made: Established, options: ListenOptions) -> None:
         self._connections_total += 1
-        if self._draining:
-            made.close()
-        elif self._per == "connection":
-            await self._run_connection(made, options)
-        elif self._native is not None and getattr(made.channel, "ring", None) is not None:
-            await self._native.run_connection(made)
-        else:
-            await self._keep_session(made, options)
+        try:
+            if self._draining:
+                made.close()
+            elif self._per == "connection":
+                await self._run_connection(made, options)
+            elif self._native is not None and getattr(made.channel, "ring", None) is not None:
+                await self._native.run_connection(made)
+            else:
+                await self._keep_session(made, options)
+        finally:
+            self._acceptor.left(made)
 
     def _budget_of(self, options: ListenOptions) -> Budget:
         return Budget(options.reassembly_bytes, self._budget)

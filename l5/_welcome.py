@@ -22,10 +22,11 @@ from ._bootstrap import (
     upgrade_transports,
 )
 from ._errors import L5Error, RemoteProtocolError, TransportUnavailable
+from ._flow import Quota
 from ._hello import ClientHello, Hello, Limits, ServerHello, Upgrade, Upgraded
-from ._options import ListenOptions
+from ._options import ListenOptions, size_text
 from ._selector import UpgradeReport
-from .abc import Channel, Link, PeerInfo, UpgradeTransport
+from .abc import Channel, Link, PeerInfo, UpgradeAttempt, UpgradeTransport
 
 _UID_UNKNOWN = 65534
 """What a uid of another user namespace looks like (the overflow uid)."""
@@ -80,8 +81,15 @@ class ServerHandshake:
     """The server's side; `run` returns the connection or raises, the caller aborts the link."""
 
     def __init__(
-        self, link: Link, address: Address, options: ListenOptions, tickets: Tickets | None
+        self,
+        link: Link,
+        address: Address,
+        options: ListenOptions,
+        tickets: Tickets | None,
+        shared: Quota,
     ) -> None:
+        self._shared = shared
+        self._shared_bytes = 0
         self._hello_link = HelloLink(link)
         self._link = link
         self._address = address
@@ -98,11 +106,12 @@ class ServerHandshake:
         """
         try:
             return await self._run(full)
-        except RemoteProtocolError as error:
-            await self.refuse(error.code, str(error))
-            raise
-        except Rejected as error:
-            await self.refuse(error.code, error.message)
+        except BaseException as error:
+            self._shared.give_back(self._shared_bytes)
+            if isinstance(error, RemoteProtocolError):
+                await self.refuse(error.code, str(error))
+            elif isinstance(error, Rejected):
+                await self.refuse(error.code, error.message)
             raise
 
     async def refuse(self, code: str, message: str) -> None:
@@ -189,6 +198,8 @@ class ServerHandshake:
             usable[name] = None if probe.usable else probe.reason
             if probe.usable and name in params:
                 usable[name] = transport.judge(self._link, params[name], self._options)
+                if not self._shared.fits(transport.memory_bytes(params[name])):
+                    usable[name] = usable[name] or self._no_memory()
             if usable[name] is None and not self._link.passes_fds and self._no_rendezvous():
                 usable[name] = self._no_rendezvous()
         choice = _selector.choose(
@@ -204,6 +215,10 @@ class ServerHandshake:
         if choice.transport is None:
             return None, None, {}
         return choice.transport, transports[choice.transport], {}
+
+    def _no_memory(self) -> str:
+        used, limit = size_text(self._shared.used), size_text(self._shared.limit)
+        return f"the connections of this server share {used}, and its total_shared is {limit}"
 
     def _no_rendezvous(self) -> str | None:
         if self._tickets is None or self._tickets.address is None:
@@ -276,7 +291,7 @@ class ServerHandshake:
             await hello_link.send(Upgraded(ok=False, reason="as you wish"))
             return None
         try:
-            attempt = transport.join(hello_link.link, upgrade.params, fds, self._options)
+            attempt = self._take(transport, hello_link.link, upgrade, fds)
         except TransportUnavailable as error:
             self._declined[transport.name] = error.reason
             await hello_link.send(Upgraded(ok=False, reason=error.reason[:1000]))
@@ -292,6 +307,22 @@ class ServerHandshake:
             receive_limit=self._takes.segment_bytes,
         )
 
+    def _take(
+        self, transport: UpgradeTransport, link: Link, upgrade: Upgrade, fds: list[int]
+    ) -> UpgradeAttempt:
+        """Join the client's memory if the server's quota has room for it."""
+        wanted = transport.memory_bytes(upgrade.params)
+        if not self._shared.take(wanted):  # others may have been faster since the choice
+            close_all(fds)
+            raise TransportUnavailable(transport.name, self._no_memory())
+        try:
+            attempt = transport.join(link, upgrade.params, fds, self._options)
+        except BaseException:
+            self._shared.give_back(wanted)
+            raise
+        self._shared_bytes = wanted
+        return attempt
+
     def _established(
         self, channel: Channel | None, sends: Limits, hello: ClientHello
     ) -> Established:
@@ -305,4 +336,5 @@ class ServerHandshake:
         watched = peer_pidfd(channel.fileno(), hello.pid) if channel.one_copy else ()
         report = UpgradeReport(used, link.transport, dict(self._declined))
         sends = fit_segments(sends, channel)
-        return Established(channel, link.peer, sends, self._takes, report, watched)
+        shared_bytes = self._shared_bytes
+        return Established(channel, link.peer, sends, self._takes, report, watched, shared_bytes)

@@ -248,6 +248,14 @@ class UpgradeTransport(Transport):
     ) -> str | None:
         """(Server) return None when the offer can be taken, else the reason why not."""
 
+    def memory_bytes(self, params: Mapping[str, int | str | bytes | bool]) -> int:
+        """(Server) return how much memory a connection with these parameters would share.
+
+        It counts against the server's ``total_shared``; 0 for a transport that shares none.
+        """
+        del params
+        return 0
+
     @abstractmethod
     def initiate(
         self, link: Link, params: Mapping[str, int | str | bytes | bool], options: Options

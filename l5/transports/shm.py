@@ -67,6 +67,11 @@ class SharedMemoryTransport(UpgradeTransport):
             return f"pages of {page_bytes} bytes there, of {_PAGE_BYTES} here"
         return _ring_problem(ring_bytes, options)
 
+    def memory_bytes(self, params: Mapping[str, int | str | bytes | bool]) -> int:
+        """See `UpgradeTransport.memory_bytes`."""
+        ring_bytes = params.get("ring_bytes")
+        return _segment_bytes(ring_bytes) if isinstance(ring_bytes, int) else 0
+
     def initiate(
         self, link: Link, params: Mapping[str, int | str | bytes | bool], options: Any
     ) -> UpgradeAttempt:

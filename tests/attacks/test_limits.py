@@ -1,0 +1,60 @@
+"""Every limit of a server is reached: who reaches it is told so, and nobody else notices."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import l5
+from tests.attacks._actors import Stage
+
+pytestmark = pytest.mark.anyio
+
+SMALL = 64 << 10
+SEGMENT = 2 * SMALL + 4096
+
+
+async def echo(request: bytes) -> bytes:
+    return request
+
+
+@asynccontextmanager
+async def serving(url: str, handler: Any = echo, **options: Any) -> AsyncIterator[l5.Server]:
+    """A server with one client who must never notice anything."""
+    async with l5.serve(handler, url, **options) as server:
+        async with await l5.connect(server.urls[0], ring=SMALL) as bystander:
+            assert await bystander.request(b"before") == b"before"
+            yield server
+            assert await bystander.request(b"after") == b"after"
+
+
+async def test_total_shared(stage: Stage, tmp_path: Path) -> None:
+    """Three connections fit, the bystander's among them: the others stay on their sockets."""
+    url = f"l5+unix://{tmp_path}/s"
+    async with serving(url, total_shared=3 * SEGMENT) as server:
+        async with stage.actor("_hostile:hold", url, 4, {"ring": SMALL}) as client:
+            lines = [await client.says() for _ in range(4)]
+            assert [line.split()[0] for line in lines] == ["shm", "shm", "unix", "unix"]
+            assert "share 396 KiB, and its total_shared is 396 KiB" in lines[2]
+            await client.tell("go on")
+            assert await client.says() == "all served"
+        while server.statistics().connections > 1:
+            await anyio.sleep(0.001)
+        # What they had can be had again.
+        async with stage.actor("_hostile:hold", url, 2, {"ring": SMALL}) as client:
+            assert [(await client.says()).split()[0] for _ in range(2)] == ["shm", "shm"]
+
+
+async def test_total_shared_over_tcp_and_demanded(stage: Stage) -> None:
+    async with serving("l5://127.0.0.1:0", total_shared=SEGMENT) as server:
+        place = server.urls[0].partition("://")[2]
+        async with stage.actor("_hostile:hold", f"l5+shm://{place}", 1, {"ring": SMALL}) as client:
+            line = await client.says()
+            assert line.startswith("refused") and "total_shared is 132 KiB" in line
+        async with stage.actor("_hostile:hold", f"l5://{place}", 1, {"ring": SMALL}) as client:
+            assert (await client.says()).startswith("tcp")
