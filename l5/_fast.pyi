@@ -1,4 +1,4 @@
-"""Types of the hot path, which `l5.native` installs (see l5/native/_fast.c)."""
+"""Types of the hot path, which `l5.native` installs (see l5/native/_fast.h)."""
 
 import sys
 from typing import Any

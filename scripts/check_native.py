@@ -40,7 +40,8 @@ def run(command, environment=None):
 
 def knows_python(path):
     """Tell whether a C file includes CPython's headers."""
-    return "#include <Python.h>" in path.read_text()
+    text = path.read_text()
+    return "#include <Python.h>" in text or '#include "_fast.h"' in text
 
 
 def compile_files(compiler, files):

@@ -1,4 +1,4 @@
-"""Build `l5._native`: the C core, with plain cffi for what is rare and `_fast.c` for what is hot.
+"""Build `l5._native`: the C core, with plain cffi for what is rare and `_fast.h` for what is hot.
 
 Run as a script it builds in place; `setup.py` uses `ffibuilder`.
 """
@@ -13,7 +13,8 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 SOURCES = (
-    *("_fast.c", "channel.c", "wait.c", "segment.c"),
+    *("_fast.c", "_ring.c", "_ring_hot.c", "_slot.c", "_poller.c"),
+    *("channel.c", "wait.c", "segment.c"),
     *("service.c", "service_frames.c", "service_reply.c", "service_settle.c"),
     *("service_wait.c", "service_worker.c"),
 )

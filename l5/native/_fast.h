@@ -1,0 +1,162 @@
+/* Inside the part of the core that knows Python: `_fast.c`, `_ring.c`, `_ring_hot.c`, `_slot.c`,
+ * `_poller.c`.
+ *
+ * Only these files include Python.h.  They are compiled into the module that cffi builds;
+ * `l5_install_fast` (_fast.c), called once through cffi, puts a module `l5._fast` with three types
+ * into sys.modules:
+ *
+ *   Ring    one channel over shared memory, with the counters that flow control needs
+ *   Poller  all rings of one event loop: scanning, spinning, fairness
+ *   Slot    a buffer exporter over a message in place (lease) or to be (reserve)
+ *
+ * Why not plain cffi calls: a cffi call with a buffer costs about 200 ns and always releases the
+ * GIL; with a computing thread in the process, getting it back costs up to the switch interval
+ * (5 ms).  Here the GIL is kept for sends, polls and the first GIL_HOLD_NS of a spin, and released
+ * for longer waits.
+ *
+ * Calls into C per message: a client's request is one (write, wake if armed, spin, copy out).  On
+ * the server `Poller.serve` scans, calls the handler, answers and scans on: one call into C for as
+ * many requests as the event loop may wait for.
+ */
+#ifndef L5_FAST_H
+#define L5_FAST_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <errno.h>
+#include <structmember.h>
+
+#include "channel.h"
+
+enum {
+    GIL_HOLD_NS = 20000,
+    STREAK_MAX = 64,         /* messages before the event loop must run */
+    TURN_MAX_NS = 500000,    /* handling requests before the event loop must run */
+    SLOW_HANDLER_NS = 10000, /* from here on the clock is read for every request */
+    CLOCK_EVERY_MAX = 16,    /* else for one in so many: reading it costs as much as a cache line */
+    SPUN_MAX_NS = 100000,    /* spinning before the event loop must run */
+    FRAME_COST = 64,         /* what a data message costs of its window beside its payload */
+    RINGS_MAX = 65536,
+};
+
+/* Who may use a ring: the thread that made it; or any thread that holds the connection's lock, and
+ * then the hot methods stand back while its holder is in the middle of something (a signal handler
+ * may come in there, in the same thread). */
+enum sharing { ONE_THREAD = 0, LOCKED = 1, LOCKED_INSIDE = 2 };
+
+typedef struct Poller Poller;
+
+typedef struct {
+    PyObject_HEAD
+    struct l5_channel channel;
+    Poller *poller;       /* strong, while added */
+    PyObject *session;    /* strong, while added: whose frames these are */
+    PyObject *server;     /* strong: who takes requests from this ring, or NULL */
+    unsigned long thread; /* ident of the owner: one thread uses a connection */
+    int shared;           /* see enum sharing */
+    int open;
+    int strict;
+    Py_ssize_t exports;   /* live slots: the mapping must stay */
+    uint64_t next_id;
+    uint64_t in_flight, in_flight_max;     /* our requests without an answer */
+    uint64_t handling, handling_max;       /* the peer's requests without an answer */
+    uint64_t data_sent, data_allowed;      /* flow control of DATA, cumulative cost */
+    uint64_t data_arrived, data_taken, data_told, data_window;
+    uint64_t peer_window;  /* the peer's data window */
+    uint64_t spin_ns;      /* budget of this connection's own waits */
+    unsigned int queued;   /* tasks that wait for room: the hot path does not push in before them */
+    unsigned int partials; /* half-received messages: a frame without MORE may be the end of one */
+    int credit_owed;       /* a CREDIT found no room: the generic path sends it */
+    uint64_t frames_sent, frames_received, bytes_sent, bytes_received, calls;
+    uint64_t answered;     /* requests answered by Poller.serve */
+} Ring;
+
+struct Poller {
+    PyObject_HEAD
+    struct l5_channel **channels;
+    Ring **rings;
+    uint32_t count, room, cursor;
+    int spinning;          /* the GIL may be released: no one else may come in */
+    uint32_t streak;
+    uint64_t spun_ns;      /* since the loop last ran */
+    uint64_t spun_total_ns;
+    uint64_t turn_ns;      /* when the clock was first read in this turn of the loop; 0: not yet */
+    uint64_t clock_ns;     /* when it was last read */
+    uint32_t clock_every, clock_in;
+    int overdue;
+    uint64_t budget_ns;
+    int yield_only;        /* one CPU, or a quota: spinning would take the peer's time */
+    int shared;            /* see enum sharing */
+    unsigned long thread;
+};
+
+typedef struct {
+    PyObject_HEAD
+    Ring *ring;
+    void *data;
+    Py_ssize_t size;
+    int writable;          /* a reservation; else a lease */
+    int done;              /* sent, discarded or given back */
+    int doomed;            /* left with live exports: give back when they die */
+    Py_ssize_t exports;
+} Slot;
+
+/* _fast.c: the exceptions that the package has given us */
+extern PyObject *l5_RemoteProtocolError, *l5_ClosedResourceError, *l5_BrokenResourceError, *l5_BusyResourceError;
+extern PyTypeObject l5_RingType, l5_PollerType, l5_SlotType;
+
+/* _ring.c */
+PyObject *l5_ring_raise(Ring *self, int rc);
+int l5_ring_get_payload(Ring *self, PyObject *object, Py_buffer *view);
+void l5_ring_unmap(Ring *self);
+
+/* _ring_hot.c */
+int l5_ring_peek(Ring *self, struct l5_frame *frame);
+PyObject *l5_ring_take(Ring *self, const struct l5_frame *frame);
+int l5_ring_send_frame(Ring *self, int kind, int flags, uint64_t id, const Py_buffer *view);
+void l5_ring_data_taken(Ring *self, uint64_t size);
+void l5_ring_data_arrived(Ring *self, uint64_t size);
+PyObject *l5_ring_request(Ring *self, PyObject *payload);
+PyObject *l5_ring_send(Ring *self, PyObject *payload);
+PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count);
+
+/* _slot.c */
+PyObject *l5_ring_reserve(Ring *self, PyObject *size);
+PyObject *l5_ring_lease(Ring *self, PyObject *ignored);
+
+/* _poller.c */
+int l5_poller_spin(Poller *self, uint64_t budget);
+void l5_poller_drop(Poller *self, Ring *ring);
+
+static inline int l5_ring_ready(Ring *self)
+{
+    if (!self->open) {
+        PyErr_SetNone(l5_ClosedResourceError);
+        return 0;
+    }
+    if ((!self->shared && self->thread != PyThread_get_thread_ident()) ||
+        (self->poller && self->poller->spinning)) {
+        PyErr_SetString(l5_BusyResourceError,
+                        "using (in its event loop's thread, to which a connection belongs)");
+        return 0;
+    }
+    self->calls++;
+    return 1;
+}
+
+/* What a data message costs of the window.  Half a window at most, so that a message larger than
+ * the window can be sent at all: the receiver may owe credit for up to half a window. */
+static inline uint64_t l5_data_cost(uint64_t size, uint64_t window)
+{
+    uint64_t cost = size + FRAME_COST;
+
+    return cost < window / 2 ? cost : window / 2;
+}
+
+/* Tell whether the event loop must run before the next message. */
+static inline int l5_poller_due(const Poller *self)
+{
+    return self->streak >= STREAK_MAX || self->spun_ns >= SPUN_MAX_NS || self->overdue;
+}
+
+#endif

@@ -1,0 +1,376 @@
+/* The Poller: the rings of one event loop, polled, spun for and served together.  See _fast.h. */
+#include "_fast.h"
+
+/* ---- spinning ------------------------------------------------------------------------------ */
+
+/* Note that a request has been handled; handlers that take long make the loop due by time. */
+static void note_handled(Poller *self)
+{
+    uint64_t now;
+
+    if (self->clock_in > 1) {
+        self->clock_in--;
+        return;
+    }
+    now = l5_now_ns();
+    if (!self->turn_ns)
+        self->turn_ns = now;
+    if (now - self->clock_ns > (uint64_t)SLOW_HANDLER_NS * (self->clock_every ? self->clock_every : 1))
+        self->clock_every = 1;
+    else if (self->clock_every < CLOCK_EVERY_MAX)
+        self->clock_every = self->clock_every ? self->clock_every * 2 : 1;
+    self->clock_in = self->clock_every;
+    self->clock_ns = now;
+    self->overdue = now - self->turn_ns > TURN_MAX_NS;
+}
+
+/* Poll all rings of the loop for at most `budget`; 1 when one has something. */
+int l5_poller_spin(Poller *self, uint64_t budget)
+{
+    uint64_t spent = 0;
+    int found;
+
+    if (l5_channels_ready(self->channels, self->count))
+        return 1;
+    self->spinning = 1;
+    if (self->yield_only || l5_channels_share_cpu(self->channels, self->count)) {
+        uint64_t start = l5_now_ns();
+
+        Py_BEGIN_ALLOW_THREADS
+        found = l5_yield_twice(self->channels, self->count);
+        Py_END_ALLOW_THREADS
+        spent = l5_now_ns() - start;
+    } else {
+        uint64_t first = budget < GIL_HOLD_NS ? budget : GIL_HOLD_NS;
+
+        found = l5_spin(self->channels, self->count, first, &spent);
+        if (!found && budget > first) {
+            Py_BEGIN_ALLOW_THREADS
+            found = l5_spin(self->channels, self->count, budget - first, &spent);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    self->spinning = 0;
+    self->spun_ns += spent;
+    self->spun_total_ns += spent;
+    return found;
+}
+
+/* ---- members ----------------------------------------------------------------------------------- */
+
+static int poller_ok(Poller *self)
+{
+    if (self->spinning || (!self->shared && self->thread != PyThread_get_thread_ident())) {
+        PyErr_SetString(l5_BusyResourceError, "polling (in its event loop's thread, to which a poller belongs)");
+        return 0;
+    }
+    return 1;
+}
+
+static int poller_grow(Poller *self)
+{
+    uint32_t room = self->room ? self->room * 2 : 8;
+    void *channels, *rings;
+
+    if (self->count < self->room)
+        return 1;
+    if (room > RINGS_MAX) {
+        PyErr_SetString(PyExc_MemoryError, "too many rings in one event loop");
+        return 0;
+    }
+    channels = PyMem_Realloc(self->channels, room * sizeof(*self->channels));
+    if (channels)
+        self->channels = channels;
+    rings = PyMem_Realloc(self->rings, room * sizeof(*self->rings));
+    if (rings)
+        self->rings = rings;
+    if (!channels || !rings) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    self->room = room;
+    return 1;
+}
+
+static PyObject *poller_add(Poller *self, PyObject *const *args, Py_ssize_t count)
+{
+    Ring *ring;
+
+    if (count != 2 || !Py_IS_TYPE(args[0], &l5_RingType))
+        return PyErr_Format(PyExc_TypeError, "add(ring, session)");
+    ring = (Ring *)args[0];
+    if (!poller_ok(self) || !l5_ring_ready(ring) || !poller_grow(self))
+        return NULL;
+    if (ring->poller)
+        return PyErr_Format(PyExc_ValueError, "this ring has a poller already");
+    Py_INCREF(ring);
+    Py_INCREF(self);
+    ring->poller = self;
+    ring->session = Py_NewRef(args[1]);
+    self->channels[self->count] = &ring->channel;
+    self->rings[self->count++] = ring;
+    Py_RETURN_NONE;
+}
+
+void l5_poller_drop(Poller *self, Ring *ring)
+{
+    for (uint32_t i = 0; i < self->count; i++) {
+        if (self->rings[i] != ring)
+            continue;
+        self->count--;
+        self->rings[i] = self->rings[self->count];
+        self->channels[i] = self->channels[self->count];
+        ring->poller = NULL;
+        Py_CLEAR(ring->session);
+        Py_DECREF(ring);
+        Py_DECREF(self);
+        return;
+    }
+}
+
+static PyObject *poller_remove(Poller *self, PyObject *ring)
+{
+    if (!Py_IS_TYPE(ring, &l5_RingType))
+        return PyErr_Format(PyExc_TypeError, "remove(ring)");
+    if (!poller_ok(self))
+        return NULL;
+    l5_poller_drop(self, (Ring *)ring);
+    Py_RETURN_NONE;
+}
+
+/* Send the answer to a request; 1 sent, 0 not (the generic path must), -1 error. */
+static int answer(Ring *ring, uint64_t id, PyObject *reply)
+{
+    Py_buffer view;
+    int rc;
+
+    if (!l5_ring_ready(ring) || l5_ring_get_payload(ring, reply, &view) < 0)
+        return -1;
+    rc = ring->queued ? -EAGAIN : l5_ring_send_frame(ring, L5_RESPONSE, 0, id, &view);
+    PyBuffer_Release(&view);
+    if (rc == -EAGAIN || rc == -EMSGSIZE || rc == -EBUSY)
+        return 0;
+    if (rc) {
+        l5_ring_raise(ring, rc);
+        return -1;
+    }
+    if (ring->handling)
+        ring->handling--;
+    ring->answered++;
+    return 1;
+}
+
+/* What `serve` gives Python when it cannot go on alone; steals `first` and `second`. */
+static PyObject *hand_up(const char *what, Ring *ring, uint64_t id, PyObject *first, PyObject *second)
+{
+    return Py_BuildValue("(sOKNN)", what, ring, (unsigned long long)id, first,
+                         second ? second : Py_NewRef(Py_None));
+}
+
+/* Take the exception that is set as an object. */
+static PyObject *caught(void)
+{
+#if PY_VERSION_HEX >= 0x030c0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *traceback;
+
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback)
+        PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+#endif
+}
+
+/* Run the handler as far as it goes without suspending, and answer.  NULL without an exception:
+ * answered.  The first step of a coroutine is taken here; one that suspends is handed up with what
+ * it yielded, and Python goes on with it in the same task. */
+static PyObject *handle(Ring *ring, uint64_t id, PyObject *payload, PyObject *handler)
+{
+    PyObject *result = PyObject_CallOneArg(handler, payload);
+    PyObject *reply = result;
+    int sent;
+
+    if (result && !PyBytes_CheckExact(result) && PyCoro_CheckExact(result)) {
+        switch (PyIter_Send(result, Py_None, &reply)) {
+        case PYGEN_NEXT:
+            return hand_up("suspended", ring, id, result, reply);
+        case PYGEN_RETURN:
+            Py_DECREF(result);
+            break;
+        case PYGEN_ERROR:
+            Py_DECREF(result);
+            reply = NULL;
+        }
+    }
+    if (!reply) /* also what is no answer, such as KeyboardInterrupt: Python knows */
+        return hand_up("raised", ring, id, caught(), NULL);
+    if (!PyBytes_CheckExact(reply) && (reply == Py_None || !PyObject_CheckBuffer(reply)))
+        return hand_up("returned", ring, id, reply, NULL);
+    sent = answer(ring, id, reply);
+    if (sent < 0)
+        return Py_DECREF(reply), hand_up("unanswered", ring, id, caught(), NULL);
+    if (!sent)
+        return hand_up("returned", ring, id, reply, NULL);
+    Py_DECREF(reply);
+    return NULL;
+}
+
+/* Look at every ring once, the next one first, and handle at most one request of each: fair.
+ * NULL without an exception: nothing (more) was found; *progress tells whether anything was. */
+static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *progress)
+{
+    struct l5_frame frame;
+    uint32_t count = self->count;
+
+    for (uint32_t i = 0; i < count && i < self->count; i++) {
+        uint32_t at = self->cursor + 1 < self->count ? self->cursor + 1 : 0;
+        Ring *ring = self->rings[at];
+        PyObject *payload, *up;
+        int rc;
+
+        self->cursor = at;
+        if (!l5_channel_ready(&ring->channel))
+            continue;
+        *progress = 1;
+        rc = l5_channel_peek(&ring->channel, &frame);
+        if (rc != 1 || ring->server != server || frame.kind != L5_REQUEST || frame.flags ||
+            ring->partials || ring->handling >= ring->handling_max)
+            return Py_NewRef((PyObject *)ring); /* the generic path sorts it out */
+        payload = l5_ring_take(ring, &frame);
+        if (!payload)
+            return NULL;
+        ring->handling++;
+        self->streak++;
+        if (handler == Py_None)
+            return hand_up("request", ring, frame.id, payload, NULL);
+        Py_INCREF(ring); /* the handler may close it */
+        up = handle(ring, frame.id, payload, handler);
+        note_handled(self);
+        Py_DECREF(ring);
+        Py_DECREF(payload);
+        if (up || PyErr_Occurred())
+            return up;
+    }
+    return NULL;
+}
+
+PyDoc_STRVAR(serve_doc,
+"serve(server, handler) -> tuple | Ring | bool | None\n\n"
+"Handle the requests of `server`'s rings, spinning for them, until something is not for C:\n"
+"a tuple (what, ring, id, first, second), where what is 'request' (no handler: payload),\n"
+"'suspended' (coroutine, yielded), 'raised' or 'unanswered' (exception), 'returned' (a reply that\n"
+"was not sent); a ring that has a frame for the generic path; True: the event loop is due; None:\n"
+"nothing came.");
+
+static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "serve(server, handler)");
+    if (!poller_ok(self))
+        return NULL;
+    for (;;) {
+        int progress = 0;
+        PyObject *up;
+
+        if (l5_poller_due(self))
+            Py_RETURN_TRUE;
+        up = scan(self, args[0], args[1], &progress);
+        if (up || PyErr_Occurred())
+            return up;
+        if (!progress && (!self->count || !self->budget_ns || !l5_poller_spin(self, self->budget_ns)))
+            Py_RETURN_NONE;
+    }
+}
+
+/* The rings that have something, at most `limit`; spins first when asked and none has. */
+static PyObject *poller_ready(Poller *self, PyObject *may_spin)
+{
+    PyObject *list;
+
+    if (!poller_ok(self))
+        return NULL;
+    list = PyList_New(0);
+    if (!list)
+        return NULL;
+    if (may_spin == Py_True && self->count && self->budget_ns && !l5_poller_due(self))
+        l5_poller_spin(self, self->budget_ns);
+    for (uint32_t i = 0; i < self->count; i++)
+        if (l5_channel_ready(self->channels[i]) && PyList_Append(list, self->rings[i]->session) < 0) {
+            Py_DECREF(list);
+            return NULL;
+        }
+    return list;
+}
+
+static PyObject *poller_breathe(Poller *self, PyObject *Py_UNUSED(ignored))
+{
+    self->streak = 0;
+    self->spun_ns = 0;
+    self->turn_ns = 0;
+    self->overdue = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *poller_due(Poller *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(l5_poller_due(self));
+}
+
+static int poller_init(Poller *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"spin_us", NULL};
+    unsigned int spin_us;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I", names, &spin_us))
+        return -1;
+    self->budget_ns = (uint64_t)spin_us * 1000u;
+    self->thread = PyThread_get_thread_ident();
+    return 0;
+}
+
+static void poller_dealloc(Poller *self)
+{
+    PyMem_Free(self->channels);
+    PyMem_Free(self->rings);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyGetSetDef poller_getset[] = {
+    {"due", (getter)poller_due, NULL, "the event loop must run before the next message", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef poller_members[] = {
+    {"count", T_UINT, offsetof(Poller, count), READONLY, "rings"},
+    {"budget_ns", T_ULONGLONG, offsetof(Poller, budget_ns), 0, "spin budget"},
+    {"yield_only", T_INT, offsetof(Poller, yield_only), 0, "never spin, only yield"},
+    {"shared", T_INT, offsetof(Poller, shared), 0, "any thread may use it that holds the connection's lock"},
+    {"spun_total_ns", T_ULONGLONG, offsetof(Poller, spun_total_ns), READONLY, "time spent spinning"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef poller_methods[] = {
+    {"add", (PyCFunction)(void (*)(void))poller_add, METH_FASTCALL, "add(ring, session)"},
+    {"remove", (PyCFunction)poller_remove, METH_O, "remove(ring)"},
+    {"serve", (PyCFunction)(void (*)(void))poller_serve, METH_FASTCALL, serve_doc},
+    {"ready", (PyCFunction)poller_ready, METH_O, "ready(spin) -> sessions whose rings have something"},
+    {"breathe", (PyCFunction)poller_breathe, METH_NOARGS, "The event loop has run."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject l5_PollerType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "l5._fast.Poller",
+    .tp_doc = "Poller(spin_us): the rings of one event loop",
+    .tp_basicsize = sizeof(Poller),
+    .tp_dealloc = (destructor)poller_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_methods = poller_methods,
+    .tp_members = poller_members,
+    .tp_getset = poller_getset,
+    .tp_init = (initproc)poller_init,
+    .tp_new = PyType_GenericNew,
+};

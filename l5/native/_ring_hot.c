@@ -1,0 +1,167 @@
+/* The hot calls of a Ring: one call into C for a whole request.  See _fast.h. */
+#include "_fast.h"
+
+/* ---- frames -------------------------------------------------------------------------------- */
+
+int l5_ring_peek(Ring *self, struct l5_frame *frame)
+{
+    int rc = l5_channel_peek(&self->channel, frame);
+
+    if (rc < 0)
+        l5_ring_raise(self, rc);
+    return rc;
+}
+
+/* Copy the payload that peek found and give the message's space back. */
+PyObject *l5_ring_take(Ring *self, const struct l5_frame *frame)
+{
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)frame->payload, frame->size);
+
+    if (!bytes)
+        return NULL;
+    l5_channel_consume(&self->channel);
+    self->frames_received++;
+    self->bytes_received += frame->size;
+    return bytes;
+}
+
+int l5_ring_send_frame(Ring *self, int kind, int flags, uint64_t id, const Py_buffer *view)
+{
+    int rc;
+
+    if (view->len > (Py_ssize_t)self->channel.tx_limit)
+        return -EMSGSIZE;
+    rc = l5_channel_send(&self->channel, kind, flags, id, NULL, 0, view->buf, (uint32_t)view->len);
+    if (!rc) {
+        self->frames_sent++;
+        self->bytes_sent += (uint64_t)view->len;
+    }
+    return rc;
+}
+
+/* Account for a data message that the application took; tell the peer now and then. */
+void l5_ring_data_taken(Ring *self, uint64_t size)
+{
+    self->data_taken += l5_data_cost(size, self->data_window);
+    if (self->data_taken - self->data_told >= self->data_window / 2) {
+        uint64_t allowed = self->data_taken + self->data_window;
+
+        if (!l5_channel_send(&self->channel, L5_CREDIT, 0, 0, NULL, 0, &allowed, 8))
+            self->data_told = self->data_taken;
+        else
+            self->credit_owed = 1;
+    }
+}
+
+void l5_ring_data_arrived(Ring *self, uint64_t size)
+{
+    self->data_arrived += l5_data_cost(size, self->data_window);
+}
+/* ---- Ring: hot methods --------------------------------------------------------------------- */
+
+/* (bytes,) means: and now let the event loop run. */
+static PyObject *with_due(Ring *self, PyObject *bytes)
+{
+    PyObject *pair;
+
+    if (!bytes)
+        return NULL;
+    self->poller->streak++;
+    if (!self->strict && !l5_poller_due(self->poller))
+        return bytes;
+    pair = PyTuple_Pack(1, bytes);
+    Py_DECREF(bytes);
+    return pair;
+}
+
+PyObject *l5_ring_request(Ring *self, PyObject *payload)
+{
+    struct l5_frame frame;
+    Py_buffer view;
+    uint64_t id;
+    int rc;
+
+    if (!l5_ring_ready(self))
+        return NULL;
+    if (!self->poller || self->in_flight >= self->in_flight_max || self->queued ||
+        self->shared == LOCKED_INSIDE)
+        Py_RETURN_NONE;
+    if (l5_ring_get_payload(self, payload, &view) < 0)
+        return NULL;
+    id = self->next_id;
+    rc = l5_ring_send_frame(self, L5_REQUEST, 0, id, &view);
+    self->next_id += !rc;
+    PyBuffer_Release(&view);
+    if (rc == -EAGAIN || rc == -EMSGSIZE || rc == -EBUSY)
+        Py_RETURN_NONE;
+    if (rc)
+        return l5_ring_raise(self, rc);
+    if (self->poller && (self->spin_ns || l5_channel_ready(&self->channel)))
+        if (l5_poller_spin(self->poller, self->spin_ns)) {
+            rc = l5_ring_peek(self, &frame);
+            if (rc < 0)
+                return NULL;
+            if (rc && frame.kind == L5_RESPONSE && frame.id == id && !frame.flags)
+                return with_due(self, l5_ring_take(self, &frame));
+        }
+    self->in_flight++;
+    return PyLong_FromUnsignedLongLong(id);
+}
+
+PyObject *l5_ring_send(Ring *self, PyObject *payload)
+{
+    Py_buffer view;
+    uint64_t cost;
+    int rc;
+
+    if (!l5_ring_ready(self))
+        return NULL;
+    if (l5_ring_get_payload(self, payload, &view) < 0)
+        return NULL;
+    cost = l5_data_cost((uint64_t)view.len, self->peer_window);
+    if (!self->poller || self->data_sent + cost > self->data_allowed || self->queued ||
+        self->shared == LOCKED_INSIDE)
+        rc = -EAGAIN;
+    else
+        rc = l5_ring_send_frame(self, L5_DATA, 0, self->next_id, &view);
+    self->next_id += !rc;
+    self->data_sent += rc ? 0 : cost;
+    PyBuffer_Release(&view);
+    if (rc == -EAGAIN || rc == -EMSGSIZE || rc == -EBUSY)
+        Py_RETURN_FALSE;
+    if (rc)
+        return l5_ring_raise(self, rc);
+    if (self->poller)
+        self->poller->streak++;
+    if (self->strict || !self->poller || l5_poller_due(self->poller))
+        Py_RETURN_NONE;
+    Py_RETURN_TRUE;
+}
+
+PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count)
+{
+    struct l5_frame frame;
+    PyObject *bytes;
+    int rc;
+
+    if (!l5_ring_ready(self))
+        return NULL;
+    if (!self->poller || self->shared == LOCKED_INSIDE)
+        Py_RETURN_NONE;
+    rc = l5_ring_peek(self, &frame);
+    if (!rc && count == 1 && args[0] == Py_True && self->spin_ns) {
+        l5_channel_publish(&self->channel); /* the peer may wait for space */
+        if (l5_poller_spin(self->poller, self->spin_ns))
+            rc = l5_ring_peek(self, &frame);
+    }
+    if (rc < 0)
+        return NULL;
+    if (!rc || frame.kind != L5_DATA || frame.flags || self->partials)
+        Py_RETURN_NONE;
+    bytes = l5_ring_take(self, &frame);
+    if (bytes) {
+        l5_ring_data_arrived(self, frame.size);
+        l5_ring_data_taken(self, frame.size);
+    }
+    return with_due(self, bytes);
+}
