@@ -137,12 +137,13 @@ def upgrade_transports(wanted: tuple[str, ...] | None, demanded: str | None) -> 
     return {name: found[name] for name in order if name not in result} | result
 
 
-def peer_pidfd(fd: int, claimed_pid: int) -> tuple[int, ...]:
+def peer_pidfd(fd: int, claimed_pid: int, *, connected: bool) -> tuple[int, ...]:
     """Return a pidfd of the process at the other end of a Unix socket, if it is surely that one.
 
-    A forked child of a dead peer keeps its socket open, so end-of-file does not tell.  The kernel
-    names who *listened*; with pre-forked workers that is another process than the one that
-    answers, hence the comparison with what the peer says of itself.
+    A forked child of a dead peer keeps its socket open, so end-of-file does not tell.  Of a peer that
+    `connected` the kernel names the process that did.  Of the others it names who *listened*; with
+    pre-forked workers that is another process than the one that answers, hence the comparison with
+    what the peer says of itself, which in a PID namespace within ours is another number.
     """
     try:
         with socket.socket(fileno=os.dup(fd)) as sock:
@@ -150,15 +151,30 @@ def peer_pidfd(fd: int, claimed_pid: int) -> tuple[int, ...]:
                 return ()
             credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             pid = struct.unpack("iII", credentials)[0]
-            if pid <= 0 or pid != claimed_pid or pid == os.getpid():
+            # 0: it cannot be seen from here, as from one container into another.
+            if pid == os.getpid() or (pid == 0 and not connected):
                 return ()
             try:
                 raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4)
-                return (int.from_bytes(raw, "little"),)
+                pidfd = int.from_bytes(raw, "little")
             except OSError:
-                return (os.pidfd_open(pid),)
+                return (os.pidfd_open(pid),) if pid == claimed_pid else ()
+            if pid in (0, claimed_pid) or _own_pid(pidfd) == claimed_pid:
+                return (pidfd,)
+            os.close(pidfd)
     except (OSError, AttributeError):
-        return ()
+        pass
+    return ()
+
+
+def _own_pid(pidfd: int) -> int | None:
+    """Return the number by which the process of a pidfd knows itself; None if that is not told."""
+    try:
+        with open(f"/proc/self/fdinfo/{pidfd}") as lines:
+            numbers = [line.split() for line in lines if line.startswith("NSpid:")]
+        return int(numbers[0][-1])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 # ---- client ------------------------------------------------------------------------------------
@@ -282,9 +298,10 @@ class ClientHandshake:
                 transport.name, f"the rendezvous address cannot be reached: {error}"
             ) from None
         try:
-            if link.peer.uid not in (os.geteuid(), 0):
+            uid = link.peer.uid
+            if uid not in (os.geteuid(), 0) or not _host.is_somebody(uid):
                 raise TransportUnavailable(
-                    transport.name, f"uid {link.peer.uid} listens at the rendezvous, not this user"
+                    transport.name, f"uid {uid} listens at the rendezvous, not this user"
                 )
             hello_link = HelloLink(link)
             await hello_link.send(Attach(ticket=answer.ticket))
@@ -319,7 +336,9 @@ class ClientHandshake:
             channel = link.into_channel(
                 send_limit=sends.segment_bytes, receive_limit=self._takes.segment_bytes
             )
-        watched = peer_pidfd(channel.fileno(), answer.pid) if channel.one_copy else ()
+        watched: tuple[int, ...] = ()
+        if channel.one_copy:
+            watched = peer_pidfd(channel.fileno(), answer.pid, connected=False)
         report = UpgradeReport(used, bootstrap, dict(self._reasons))
         sends = fit_segments(sends, channel)
         return Established(channel, link.peer, sends, self._takes, report, watched)

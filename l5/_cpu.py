@@ -12,7 +12,10 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 def allowed_cpus() -> int:
     """Return the number of CPUs in this process's affinity mask."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
+        try:
+            return len(os.sched_getaffinity(0))
+        except OSError:
+            pass  # a seccomp filter may refuse it
     return os.cpu_count() or 1
 
 

@@ -17,6 +17,10 @@ from l5._hello import HostProof
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NETWORK_NAMESPACE = Path("/proc/self/ns/net")
+UID_MAP = Path("/proc/self/uid_map")
+OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
+_ALL_UIDS = (1 << 32) - 1
+_OVERFLOW_UID_DEFAULT = 65534
 NONCE_BYTES = 16
 _DOMAIN = b"l5 host identity 1\0"
 
@@ -53,6 +57,28 @@ def same_host(proof: HostProof) -> bool:
     if key is None:
         return False
     return hmac.compare_digest(hmac.digest(key, proof.nonce, "sha256"), proof.tag)
+
+
+def is_somebody(uid: int) -> bool:
+    """Tell whether a uid, as the kernel shows it here, stands for one user.
+
+    In a user namespace everybody who is not mapped there is shown as the overflow uid (65534).  Where
+    every uid is mapped that number is a user like any other: many containers run as `nobody`.
+    """
+    if uid != _overflow_uid():
+        return True
+    try:
+        mapped = sum(int(line.split()[2]) for line in UID_MAP.read_text().splitlines())
+    except (OSError, ValueError, IndexError):
+        return False
+    return mapped >= _ALL_UIDS
+
+
+def _overflow_uid() -> int:
+    try:
+        return int(OVERFLOW_UID.read_text())
+    except (OSError, ValueError):
+        return _OVERFLOW_UID_DEFAULT
 
 
 def memfd_available() -> tuple[bool, str]:

@@ -28,9 +28,6 @@ from ._options import ListenOptions, size_text
 from ._selector import UpgradeReport
 from .abc import Channel, Link, PeerInfo, UpgradeAttempt, UpgradeTransport
 
-_UID_UNKNOWN = 65534
-"""What a uid of another user namespace looks like (the overflow uid)."""
-
 
 class Tickets:
     """One-time tickets: links that arrive at the rendezvous find the connection they belong to."""
@@ -175,13 +172,18 @@ class ServerHandshake:
         options = self._options
         if peer.uid is not None:
             allowed = options.allow_uids or frozenset({os.geteuid()})
-            return peer.uid in allowed and peer.uid != _UID_UNKNOWN
+            return peer.uid in allowed and _host.is_somebody(peer.uid)
         # TCP: a token if there is one; else TLS, loopback, or an explicit "insecure".
         return options.token is None
 
     def _why_unknown(self, peer: PeerInfo, hello: ClientHello) -> str:
         if peer.uid is None or hello.token is not None:
             return "a token is needed, and none or another one was given"
+        if not _host.is_somebody(peer.uid):
+            return (
+                f"uid {peer.uid} may not connect here: it stands for every user of another user "
+                "namespace, and only a token tells them apart (token= at both ends)"
+            )
         return f"uid {peer.uid} may not connect here (allow_uids, or a token, can change that)"
 
     def _choose(
@@ -333,7 +335,9 @@ class ServerHandshake:
             channel = link.into_channel(
                 send_limit=sends.segment_bytes, receive_limit=self._takes.segment_bytes
             )
-        watched = peer_pidfd(channel.fileno(), hello.pid) if channel.one_copy else ()
+        watched: tuple[int, ...] = ()
+        if channel.one_copy:
+            watched = peer_pidfd(channel.fileno(), hello.pid, connected=True)
         report = UpgradeReport(used, link.transport, dict(self._declined))
         sends = fit_segments(sends, channel)
         shared_bytes = self._shared_bytes

@@ -89,7 +89,7 @@ class SharedMemoryTransport(UpgradeTransport):
             )
         fd = native.lib.l5_segment_create(options.ring_bytes)
         if fd < 0:
-            raise TransportUnavailable(self.name, f"no memory for the rings: {os.strerror(-fd)}")
+            raise TransportUnavailable(self.name, f"the rings cannot be made: {os.strerror(-fd)}")
         message = UpgradeMessage({"ring_bytes": options.ring_bytes}, [fd])
         return _Attempt(fd, options.ring_bytes, server=False, message=message)
 

@@ -79,7 +79,7 @@ class UnixTransport(BootstrapTransport):
     async def listen(self, address: Address, options: Options) -> LinkListener:
         """Listen at the path, replacing a dead server's socket but nothing else.
 
-        The file has mode 0600, or 0666 when `allow_uids` or `allow` let others in.
+        The file has mode 0600, or 0666 when `allow_uids`, `allow` or `token` let others in.
         """
         path = address.path or ""
         target = _sockaddr(path)
@@ -87,8 +87,8 @@ class UnixTransport(BootstrapTransport):
         backlog: int = getattr(options, "backlog", _DEFAULT_BACKLOG)
         if path.startswith("@"):
             return SocketListener([_listen_abstract(path, target, backlog)], url, _link)
-        # Other users can pass the check of their uid only if the file lets them connect.
-        widened = getattr(options, "allow_uids", None) or getattr(options, "allow", None)
+        # Other users can show their uid, or a token, only if the file lets them connect.
+        widened = any(getattr(options, name, None) for name in ("allow_uids", "allow", "token"))
         claim = _PathClaim(path, _SHARED_MODE if widened else _OWN_MODE)
         return SocketListener([await claim.listen(backlog)], url, _link, claim.release)
 
@@ -114,7 +114,7 @@ def _connect_text(path: str, error: OSError) -> str:
     hints = {
         errno.ENOENT: "there is no such socket; is the server running?",
         errno.ECONNREFUSED: "nobody listens there; is the server running?",
-        errno.EACCES: "this user may not connect; the server's allow_uids= can let it in",
+        errno.EACCES: "this user may not connect; the server's allow_uids= or token= can let it in",
         errno.EPROTOTYPE: "it is a socket of another kind",
     }
     return f"{path}: {hints.get(error.errno or 0, error.strerror or str(error))}"

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 import l5
-from l5 import _welcome
+from l5 import _host, _welcome
 from l5._hello import Attach, Reject, ServerHello, encode
 from l5._options import MIB
 from tests.connection._raw import client_hello, envelope, raw, read_hello
@@ -165,15 +165,20 @@ async def test_other_users_of_a_unix_socket(tmp_path: Path) -> None:
 
 
 async def test_a_uid_of_another_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The overflow uid is nobody's, whoever is allowed."""
-    monkeypatch.setattr(
-        "l5.transports.unix.peer_credentials", lambda sock: (_welcome._UID_UNKNOWN, None)
-    )
-    async with l5.serve(
-        echo, f"l5+unix://{tmp_path}/s", allow_uids={_welcome._UID_UNKNOWN}, token="t"
-    ) as server:
-        with pytest.raises(l5.ConnectError, match=str(_welcome._UID_UNKNOWN)):
+    """The overflow uid is nobody's, whoever is allowed; but where all are mapped it is `nobody`."""
+    monkeypatch.setattr("l5.transports.unix.peer_credentials", lambda sock: (65534, None))
+    uid_map = tmp_path / "uid_map"
+    monkeypatch.setattr(_host, "UID_MAP", uid_map)
+    url = f"l5+unix://{tmp_path}/s"
+    uid_map.write_text("         0     100000      65536\n")
+    async with l5.serve(echo, url, allow_uids={65534}, token="t") as server:
+        with pytest.raises(l5.ConnectError, match="65534 .* only a token"):
             await l5.connect(server.urls[0])
+        async with await l5.connect(server.urls[0], token="t") as client:
+            assert await client.request(b"x") == b"x"
+        uid_map.write_text("         0          0 4294967295\n")
+        async with await l5.connect(server.urls[0]) as client:
+            assert await client.request(b"x") == b"x"
         async with await l5.connect(server.urls[0], token="t") as client:
             assert await client.request(b"x") == b"x"
 

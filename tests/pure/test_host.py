@@ -127,3 +127,34 @@ def test_a_refused_memfd_or_seal_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(os, "memfd_create", lambda name, flags=0: real(name))
     usable, reason = memfd_available()
     assert not usable and "cannot be sealed" in reason
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "known"),
+    [
+        ("         0          0 4294967295\n", True),
+        ("         0     100000      65536\n", False),
+        ("         0       1000          1\n         1     100000 65536\n", False),
+        ("", False),
+        ("what", False),
+        (None, False),
+    ],
+)
+def test_nobody_is_somebody_only_where_all_are_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid_map: str | None, known: bool
+) -> None:
+    path = tmp_path / "uid_map"
+    if uid_map is not None:
+        path.write_text(uid_map)
+    monkeypatch.setattr(_host, "UID_MAP", path)
+    monkeypatch.setattr(_host, "OVERFLOW_UID", tmp_path / "absent")
+    assert _host.is_somebody(65534) is known
+    assert _host.is_somebody(0) and _host.is_somebody(65533)
+
+
+def test_the_overflow_uid_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("UID_MAP", "0 100000 65536\n"), ("OVERFLOW_UID", "1234\n")):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(_host, name, tmp_path / name)
+    assert not _host.is_somebody(1234)
+    assert _host.is_somebody(65534)

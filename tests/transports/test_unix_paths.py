@@ -58,9 +58,10 @@ async def test_the_socket_is_for_the_owner_alone(tmp_path: Path) -> None:
     listener = await listen(tmp_path / "s", allow_uids={os.getuid(), 12345})
     assert stat.S_IMODE(os.stat(tmp_path / "s").st_mode) == 0o666
     listener.close()
-    listener = await listen(tmp_path / "s", allow=lambda peer: True)
-    assert stat.S_IMODE(os.stat(tmp_path / "s").st_mode) == 0o666
-    listener.close()
+    for more in ({"allow": lambda peer: True}, {"token": "a secret"}):
+        listener = await listen(tmp_path / "s", **more)
+        assert stat.S_IMODE(os.stat(tmp_path / "s").st_mode) == 0o666
+        listener.close()
 
 
 @pytest.mark.usefixtures("open_umask")
