@@ -6,21 +6,26 @@ import logging
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
 import attrs
 
-from . import _address, _hello, _registry
+from . import _address, _hello, _limits, _registry
 from ._address import Address
 from ._bootstrap import Established, HelloLink, close_all, upgrade_transports
 from ._errors import AddressError, L5Error, RemoteProtocolError
-from ._flow import Quota
+from ._flow import Budget, Quota
 from ._hello import Attach
 from ._options import ListenOptions
+from ._session import Session
 from ._welcome import Rejected, ServerHandshake, Tickets
 from .abc import BootstrapTransport, Link, LinkListener
+
+if TYPE_CHECKING:
+    from ._handler import RequestServer
+    from ._wait import Hub
 
 logger = logging.getLogger("l5.server")
 
@@ -211,6 +216,21 @@ class Acceptor:
             raise
         finally:
             gate.release()
+
+
+def open_session(
+    hub: Hub,
+    made: Established,
+    options: ListenOptions,
+    budget: Budget,
+    workers: RequestServer | None = None,
+) -> Session | None:
+    """Make a session of what was shaken hands on; None, told and closed, if there is no room."""
+    try:
+        return Session(hub, made, options, budget, workers)
+    except OSError as error:
+        logger.warning("a connection from %s is dropped: %s", made.peer, _limits.explain(error))
+        return None
 
 
 def _may_meet(endpoint: Endpoint) -> bool:

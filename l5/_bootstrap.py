@@ -140,10 +140,10 @@ def upgrade_transports(wanted: tuple[str, ...] | None, demanded: str | None) -> 
 def peer_pidfd(fd: int, claimed_pid: int, *, connected: bool) -> tuple[int, ...]:
     """Return a pidfd of the process at the other end of a Unix socket, if it is surely that one.
 
-    A forked child of a dead peer keeps its socket open, so end-of-file does not tell.  Of a peer that
-    `connected` the kernel names the process that did.  Of the others it names who *listened*; with
-    pre-forked workers that is another process than the one that answers, hence the comparison with
-    what the peer says of itself, which in a PID namespace within ours is another number.
+    A forked child of a dead peer keeps its socket open, so end-of-file does not tell.  Of a peer
+    that `connected` the kernel names the process that did.  Of the others it names who *listened*;
+    with pre-forked workers that is another process than the one that answers, hence the comparison
+    with what the peer says of itself, which in a PID namespace within ours is another number.
     """
     try:
         with socket.socket(fileno=os.dup(fd)) as sock:

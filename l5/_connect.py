@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from . import _address, _registry
+from . import _address, _limits, _registry
 from ._bootstrap import ClientHandshake, Established
 from ._connection import Connection
 from ._errors import (
@@ -34,7 +34,12 @@ async def connect(url: str, **options: Any) -> Connection:
     Cancellation leaves nothing behind.
     """
     made, chosen = await establish(url, options)
-    return Connection(Session(current_hub(), made, chosen, Budget(chosen.reassembly_bytes)))
+    try:
+        session = Session(current_hub(), made, chosen, Budget(chosen.reassembly_bytes))
+    except OSError as error:
+        shown = _address.parse(url, _registry.schemes()).redacted
+        raise ConnectError(shown, [Attempt(shown, _limits.explain(error))]) from error
+    return Connection(session)
 
 
 async def establish(url: str, options: Mapping[str, object]) -> tuple[Established, Options]:
@@ -59,8 +64,8 @@ async def establish(url: str, options: Mapping[str, object]) -> tuple[Establishe
 
 
 def _explain(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+    if isinstance(error, OSError):
+        return _limits.explain(error)
     return str(error) or type(error).__name__
 
 

@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 
 from l5._hello import HostProof
+from l5._limits import explain
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NETWORK_NAMESPACE = Path("/proc/self/ns/net")
@@ -62,8 +63,8 @@ def same_host(proof: HostProof) -> bool:
 def is_somebody(uid: int) -> bool:
     """Tell whether a uid, as the kernel shows it here, stands for one user.
 
-    In a user namespace everybody who is not mapped there is shown as the overflow uid (65534).  Where
-    every uid is mapped that number is a user like any other: many containers run as `nobody`.
+    In a user namespace everybody who is not mapped there is shown as the overflow uid (65534).
+    Where every uid is mapped that number is a user like any other: many containers run as `nobody`.
     """
     if uid != _overflow_uid():
         return True
@@ -90,7 +91,7 @@ def memfd_available() -> tuple[bool, str]:
     try:
         fd = os.memfd_create("l5-probe", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
-        return False, f"memfd_create failed: {error.strerror}"
+        return False, f"memfd_create failed: {explain(error)}"
     try:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except OSError as error:

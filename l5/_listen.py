@@ -10,10 +10,9 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from ._acceptor import Acceptor
+from ._acceptor import Acceptor, open_session
 from ._connection import Connection
 from ._flow import Budget
-from ._session import Session
 from ._wait import current_hub
 
 if TYPE_CHECKING:
@@ -60,7 +59,10 @@ class Listener(anyio.abc.Listener[Connection]):
 
         async def on_established(made: Established, options: ListenOptions) -> None:
             budget = Budget(options.reassembly_bytes, self._budget)
-            session = Session(current_hub(), made, options, budget)
+            session = open_session(current_hub(), made, options, budget)
+            if session is None:
+                self._acceptor.left(made)
+                return
             session.on_close.append(lambda: self._acceptor.left(made))
             connection = Connection(session)
             if task_group is None:

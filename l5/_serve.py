@@ -11,18 +11,19 @@ import anyio
 import anyio.abc
 import attrs
 
-from ._acceptor import Acceptor
+from ._acceptor import Acceptor, open_session
 from ._connection import Connection
 from ._flow import Budget
 from ._handler import Handler, takes_context
+from ._limits import explain
 from ._service import NativeService
-from ._session import Session
 from ._wait import Hub, current_hub
 from ._workers import Workers
 
 if TYPE_CHECKING:
     from ._bootstrap import Established
     from ._options import ListenOptions
+    from ._session import Session
 
 logger = logging.getLogger("l5.server")
 
@@ -181,18 +182,23 @@ class Server:
             elif self._per == "connection":
                 await self._run_connection(made, options)
             elif self._native is not None and getattr(made.channel, "ring", None) is not None:
-                await self._native.run_connection(made)
+                await self._run_native(self._native, made)
             else:
                 await self._keep_session(made, options)
         finally:
             self._acceptor.left(made)
 
-    def _budget_of(self, options: ListenOptions) -> Budget:
-        return Budget(options.reassembly_bytes, self._budget)
+    def _open(
+        self, made: Established, options: ListenOptions, workers: Workers | None
+    ) -> Session | None:
+        assert self._hub is not None
+        budget = Budget(options.reassembly_bytes, self._budget)
+        return open_session(self._hub, made, options, budget, workers)
 
     async def _run_connection(self, made: Established, options: ListenOptions) -> None:
-        assert self._hub is not None
-        session = Session(self._hub, made, options, self._budget_of(options))
+        session = self._open(made, options, None)
+        if session is None:
+            return
         self._sessions.add(session)
         try:
             async with Connection(session) as connection:
@@ -204,10 +210,17 @@ class Server:
         finally:
             self._sessions.discard(session)
 
+    async def _run_native(self, native: NativeService, made: Established) -> None:
+        try:
+            await native.run_connection(made)
+        except OSError as error:
+            logger.warning("a connection from %s is dropped: %s", made.peer, explain(error))
+
     async def _keep_session(self, made: Established, options: ListenOptions) -> None:
-        assert self._hub is not None
         ended = anyio.Event()
-        session = Session(self._hub, made, options, self._budget_of(options), self._workers)
+        session = self._open(made, options, self._workers)
+        if session is None:
+            return
         session.on_close.append(ended.set)
         self._sessions.add(session)
         try:

@@ -59,8 +59,7 @@ class Session:
         self.hub: Hub = hub
         self.channel: Channel = made.channel
         self.sends: Limits = made.sends
-        self.takes: Limits = made.takes
-        takes = made.takes
+        self.takes: Limits = (takes := made.takes)
         self.peer: PeerInfo = made.peer
         self.report: UpgradeReport = made.report
         self.ring: Ring | None = getattr(made.channel, "ring", None)
@@ -89,11 +88,8 @@ class Session:
         """The peer said that it sends nothing more, but still receives."""
         self.partial_requests: dict[int, int] = {}
         self._control: deque[tuple[int, int, int, bytes]] = deque()
-        self._watched = made.watched
         self._fds = (made.channel.fileno(), *made.watched)
-        self._channel_open = True
-        self._lost = False
-        self._detached = False
+        self._lost, self._attached = False, True
         self.reassembly: Reassembly = Reassembly(
             message_limit=takes.max_message_bytes + DEADLINE.size,
             credit_bytes=takes.credit_bytes,
@@ -102,12 +98,19 @@ class Session:
             grant=self.grant,
         )
         self.window: Any = self._make_window()
+        self._attach(options)
+
+    def _attach(self, options: Options) -> None:
         if self.ring is not None:
             self.ring.spin_ns = options.spin_us * 1000
             self.ring.strict = int(options.strict)
-            self.ring.server = server
-            hub.ring_poller(options.spin_us).add(self.ring, self)
-        hub.attach(self)
+            self.ring.server = self.server
+            self.hub.ring_poller(options.spin_us).add(self.ring, self)
+        try:
+            self.hub.attach(self)
+        except OSError:  # a limit of this process
+            self._release()
+            raise
 
     def _make_window(self) -> Any:
         ring = self.ring
@@ -362,19 +365,18 @@ class Session:
         self.error = anyio.ClosedResourceError(
             "this connection belongs to the parent process: connect again after fork"
         )
-        self._detached = True
-        self._channel_open = False
+        self._attached = False
         self.channel.forget()
-        for fd in self._watched:
+        for fd in self._fds[1:]:
             os.close(fd)
 
     def _finish(self, state: str, error: Exception) -> None:
         self.state = state
         self.error = error
-        if not self._detached:
-            self._detached = True
+        if self._attached:
+            self._attached = False
             self.hub.detach(self)
-        self._release()
+            self._release()
         self.reassembly.clear()
         lost = error
         if isinstance(error, anyio.EndOfStream):
@@ -393,8 +395,6 @@ class Session:
             callback()
 
     def _release(self) -> None:
-        if self._channel_open:
-            self._channel_open = False
-            self.channel.close()
-            for fd in self._watched:
-                os.close(fd)
+        self.channel.close()
+        for fd in self._fds[1:]:
+            os.close(fd)

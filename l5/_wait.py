@@ -13,6 +13,7 @@ through the event loop at most 64 messages are handled and 100 us spun (`breathe
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import weakref
@@ -41,8 +42,13 @@ _BELL_MESSAGE = (1).to_bytes(8, "little")
 def _make_bell() -> tuple[int, int]:
     """Make a descriptor to read and one to write; an eventfd is both."""
     if hasattr(os, "eventfd"):
-        fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        return fd, fd
+        try:
+            fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOSYS):  # not refused by a seccomp filter
+                raise
+        else:
+            return fd, fd
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
@@ -128,10 +134,14 @@ class Hub:
 
     def _open(self) -> Watcher:
         if self._watcher is None:
-            self._watcher = make_watcher()
-            self._bell = _make_bell()
-            self._watcher.register(self._bell[0], READABLE)
-            self._descriptor = Descriptor(self._watcher.fileno())
+            watcher = make_watcher()
+            try:
+                self._bell = _make_bell()
+                watcher.register(self._bell[0], READABLE)
+            except BaseException:
+                watcher.close()
+                raise
+            self._watcher, self._descriptor = watcher, Descriptor(watcher.fileno())
         return self._watcher
 
     def _close_if_unused(self) -> None:
@@ -161,12 +171,16 @@ class Hub:
         return self.poller
 
     def attach(self, endpoint: Endpoint) -> None:
-        """Watch an endpoint from now on."""
+        """Watch an endpoint from now on; `OSError` (no descriptors, no room) leaves nothing."""
         watcher = self._open()
-        for fd in endpoint.fds():
-            self._endpoints[fd] = endpoint
-            self._masks[fd] = READABLE
-            watcher.register(fd, READABLE)
+        try:
+            for fd in endpoint.fds():
+                watcher.register(fd, READABLE)
+                self._endpoints[fd] = endpoint
+                self._masks[fd] = READABLE
+        except BaseException:
+            self.detach(endpoint)
+            raise
         self.touch(endpoint)
 
     def detach(self, endpoint: Endpoint) -> None:

@@ -17,6 +17,7 @@ import anyio
 import anyio.lowlevel
 
 from .._errors import RemoteProtocolError
+from .._limits import lack
 from .._loop import Descriptor
 from ..abc import Channel, Link, LinkListener, PeerInfo
 from ._stream import StreamChannel, TLSChannel
@@ -258,13 +259,7 @@ class SocketListener(LinkListener):
 
     async def _endure(self, error: OSError) -> None:
         """Wait out a lack of resources; other errors concern one connection that is gone."""
-        limits = {
-            errno.EMFILE: f"this process's limit RLIMIT_NOFILE ({_open_files_max()}) is used up",
-            errno.ENFILE: "the limit fs.file-max of this machine is used up",
-            errno.ENOBUFS: "the kernel has no buffers left",
-            errno.ENOMEM: "the kernel has no memory left",
-        }
-        reason = limits.get(error.errno or 0)
+        reason = lack(error)
         if self._closed or reason is None:
             return
         if not self._short:
@@ -332,17 +327,23 @@ def peer_credentials(sock: socket.socket) -> tuple[int | None, int | None]:
 
 
 def receive_with_fds(sock: socket.socket, max_bytes: int) -> tuple[bytes, list[int]]:
-    """Receive bytes and at most `FDS_MAX` descriptors; anything else ends in an error."""
+    """Receive bytes and at most `FDS_MAX` descriptors; anything else ends in an error.
+
+    Where this process may open no more files the descriptors are lost, and none is returned.
+    """
     space = socket.CMSG_SPACE(FDS_MAX * _FD_BYTES)
     data, ancillary, flags, _ = sock.recvmsg(max_bytes, space, _CLOSE_ON_EXEC)
     fds = array.array("i")
-    strange = bool(flags & socket.MSG_CTRUNC)
+    cut, strange = bool(flags & socket.MSG_CTRUNC), False
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(content[: len(content) - len(content) % _FD_BYTES])
         else:
             strange = True
-    if strange or len(fds) > FDS_MAX:
+    if cut and not strange and len(fds) < FDS_MAX:
+        close_fds(fds)  # the peer did not send too many, this process has no room for them
+        return data, []
+    if cut or strange or len(fds) > FDS_MAX:
         close_fds(fds)
         raise RemoteProtocolError(
             f"the peer sent more than {FDS_MAX} descriptors or unknown control messages"
@@ -370,11 +371,3 @@ def close_socket(sock: socket.socket) -> None:
 def broken(sock: socket.socket) -> Exception:
     """Return the error for a socket that failed: closed by us, or broken."""
     return anyio.ClosedResourceError() if sock.fileno() < 0 else anyio.BrokenResourceError()
-
-
-def _open_files_max() -> str:
-    try:
-        import resource
-    except ImportError:
-        return "unknown"
-    return str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

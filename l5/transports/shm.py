@@ -6,6 +6,7 @@ descriptor; the server verifies it before it maps it (L5, section III-A.1).
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 from .. import native
 from .._errors import TransportUnavailable
 from .._host import memfd_available
+from .._limits import explain, lack
 from ..abc import (
     Channel,
     Link,
@@ -89,7 +91,7 @@ class SharedMemoryTransport(UpgradeTransport):
             )
         fd = native.lib.l5_segment_create(options.ring_bytes)
         if fd < 0:
-            raise TransportUnavailable(self.name, f"the rings cannot be made: {os.strerror(-fd)}")
+            raise TransportUnavailable(self.name, f"the rings cannot be made: {_words(-fd)}")
         message = UpgradeMessage({"ring_bytes": options.ring_bytes}, [fd])
         return _Attempt(fd, options.ring_bytes, server=False, message=message)
 
@@ -103,6 +105,9 @@ class SharedMemoryTransport(UpgradeTransport):
         """See `UpgradeTransport.join`."""
         try:
             self._require()
+            if not fds:
+                lost = lack(OSError(errno.EMFILE, ""))
+                raise TransportUnavailable(self.name, f"no descriptor arrived: perhaps {lost}")
             if len(fds) != 1:
                 raise TransportUnavailable(self.name, f"{len(fds)} descriptors came instead of one")
             ring_bytes = params.get("ring_bytes")
@@ -115,6 +120,10 @@ class SharedMemoryTransport(UpgradeTransport):
             raise
         assert isinstance(ring_bytes, int)
         return _Attempt(fds[0], ring_bytes, server=True, message=UpgradeMessage({}, ()))
+
+
+def _words(code: int) -> str:
+    return explain(OSError(code, os.strerror(code)))
 
 
 def _ring_problem(ring_bytes: object, options: Any) -> str | None:
@@ -138,7 +147,7 @@ class _Attempt(UpgradeAttempt):
             self._ring = self._map()
         except OSError as error:
             os.close(fd)
-            reason = error.args[0] if isinstance(error, PermissionError) else error.strerror
+            reason = error.args[0] if isinstance(error, PermissionError) else explain(error)
             raise TransportUnavailable("shm", str(reason)) from None
 
     def _map(self) -> Any:

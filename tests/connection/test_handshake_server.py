@@ -172,7 +172,7 @@ async def test_a_uid_of_another_namespace(tmp_path: Path, monkeypatch: pytest.Mo
     url = f"l5+unix://{tmp_path}/s"
     uid_map.write_text("         0     100000      65536\n")
     async with l5.serve(echo, url, allow_uids={65534}, token="t") as server:
-        with pytest.raises(l5.ConnectError, match="65534 .* only a token"):
+        with pytest.raises(l5.ConnectError, match=r"65534 .* only a token"):
             await l5.connect(server.urls[0])
         async with await l5.connect(server.urls[0], token="t") as client:
             assert await client.request(b"x") == b"x"

@@ -1,10 +1,10 @@
 """One end in a box: ``python -m tests.containers._end server|client URL OPTIONS``; speaks JSON.
 
 A server says ``{"at": url}`` and serves until its standard input ends; then it says what its
-connections were.  A client connects, asks once and says what it found.  With the option ``stay`` it
-waits until the connection ends and says how; with ``heir`` it kills itself and leaves a process that
-holds its descriptors, and so does a server after its first answer.  With ``tell_ends`` a server
-says how each connection ended.
+connections were.  A client connects, asks once and says what it found.  With the option ``stay``
+it waits until the connection ends and says how; with ``heir`` it kills itself and leaves a process
+that holds its descriptors, and so does a server after its first answer.  With ``tell_ends`` a
+server says how each connection ended.
 """
 
 from __future__ import annotations
