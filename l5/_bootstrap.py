@@ -28,6 +28,7 @@ import msgspec
 
 from . import _hello, _host, _registry, _selector
 from ._address import Address
+from ._descriptors import discard
 from ._errors import L5Error, RemoteProtocolError, TransportUnavailable
 from ._hello import (
     Attach,
@@ -66,7 +67,8 @@ class Established:
     def close(self) -> None:
         """Give everything back: nobody wants this connection."""
         self.channel.close()
-        close_all(list(self.watched))
+        for fd in self.watched:
+            os.close(fd)
 
 
 def fit_segments(sends: Limits, channel: Channel) -> Limits:
@@ -111,8 +113,7 @@ class HelloLink:
 
 def close_all(fds: list[int]) -> None:
     """Close descriptors that nobody wants."""
-    for fd in fds:
-        os.close(fd)
+    discard(fds)
     fds.clear()
 
 
@@ -191,6 +192,7 @@ class ClientHandshake:
         self._takes = _hello.limits_of(options)
         self._reasons: dict[str, str] = {}
         self._transports: dict[str, UpgradeTransport] = {}
+        link.let_fds_in(False)
 
     async def run(self) -> Established:
         """Shake hands and upgrade."""
@@ -297,6 +299,7 @@ class ClientHandshake:
             raise TransportUnavailable(
                 transport.name, f"the rendezvous address cannot be reached: {error}"
             ) from None
+        link.let_fds_in(False)
         try:
             uid = link.peer.uid
             if uid not in (os.geteuid(), 0) or not _host.is_somebody(uid):

@@ -94,6 +94,7 @@ class ServerHandshake:
         self._tickets = tickets
         self._takes = _hello.limits_of(options)
         self._declined: dict[str, str] = {}
+        link.let_fds_in(False)
 
     async def run(self, *, full: bool = False) -> Established:
         """Shake hands and upgrade; `Rejected` and `RemoteProtocolError` have been told the peer.
@@ -130,6 +131,7 @@ class ServerHandshake:
         sends = _hello.agree(self._takes, hello.limits)
         choice, transport, params = self._choose(hello)
         holder = self._holder(choice)
+        self._link.let_fds_in(choice is not None and holder is None)
         try:
             await self._hello_link.send(
                 ServerHello(
@@ -237,6 +239,7 @@ class ServerHandshake:
     ) -> Channel | None:
         if holder is None:
             message, fds = await self._hello_link.receive()
+            self._link.let_fds_in(False)
             return await self._join(self._hello_link, transport, message, fds, sends)
         declined = await self._meet(holder)
         if declined is not None or holder.hello_link is None:
@@ -246,6 +249,7 @@ class ServerHandshake:
             return None
         elsewhere = holder.hello_link
         message, fds = await elsewhere.receive()
+        elsewhere.link.let_fds_in(False)
         channel = await self._join(elsewhere, transport, message, fds, sends)
         if channel is None:
             elsewhere.link.abort()

@@ -180,6 +180,13 @@ class Link(ABC):
     def passes_fds(self) -> bool:
         """Tell whether `send` can pass descriptors."""
 
+    def let_fds_in(self, allowed: bool) -> None:
+        """Let the peer pass descriptors from now on, or no more, where the system can tell it so.
+
+        Whoever does not wait for any should say so: closing one can wait for the peer.
+        """
+        del allowed
+
     @abstractmethod
     def into_channel(self, *, send_limit: int, receive_limit: int) -> Channel:
         """Turn into a frame channel; the link must not be used afterwards.

@@ -61,6 +61,13 @@ static inline uint64_t l5_add(l5_word *word, uint64_t value)
     return atomic_fetch_add_explicit(word, value, memory_order_relaxed);
 }
 
+/* What was copied out of shared memory before this is not read there again: without it a compiler may
+ * take the copy for superfluous, and load what was checked a second time. */
+static inline void l5_copied(void)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
 /* Tell the core that this is a spin loop. */
 static inline void l5_relax(void)
 {

@@ -202,6 +202,7 @@ int l5_channel_peek(struct l5_channel *channel, struct l5_frame *frame)
     if (word < L5_HEADER_BYTES || word > (uint64_t)channel->rx_limit + L5_HEADER_BYTES)
         return fault(channel, "a message size outside what was agreed");
     memcpy(&header, at + 8, sizeof(header)); /* once; from here on only the copy counts */
+    l5_copied();
     if (check(channel, word, &header))
         return -EPROTO;
     channel->peer_cpu = (int)header.cpu_plus_one - 1;

@@ -3,7 +3,7 @@
  * Memory of one connection (the file; each ring is mapped twice in a row, so that no message wraps):
  *
  *   0        control page
- *            +0    magic, page size, ring size            written once by the client
+ *            +0    magic, page size, ring size   the client writes them once, the server compares
  *            +64   c2s.read    the server's read position         (server writes)
  *            +128  s2c.read    the client's read position         (client writes)
  *            +192  client.armed                  (client sets, server takes)
@@ -48,6 +48,7 @@
 #define L5_HEADER_BYTES 16u
 #define L5_PREFIX_BYTES 24u /* size word and header */
 #define L5_ALIGN 64u
+#define L5_MAGIC 0x31474e49524c35ull /* "5LRING1" */
 
 enum l5_kind {
     L5_DATA = 1,

@@ -20,8 +20,6 @@
 
 #include "channel.h"
 
-#define MAGIC 0x31474e49524c35ull /* "5LRING1" */
-
 #ifndef MAP_NORESERVE
 #define MAP_NORESERVE 0
 #endif
@@ -69,7 +67,7 @@ static int new_memfd(void)
 static int fill(int fd, uint64_t ring_bytes)
 {
     struct l5_control control = {
-        .magic = MAGIC, .page_bytes = page_bytes(), .ring_bytes = ring_bytes};
+        .magic = L5_MAGIC, .page_bytes = page_bytes(), .ring_bytes = ring_bytes};
     uint64_t bytes = file_bytes(ring_bytes);
 
     if (ftruncate(fd, (off_t)bytes) < 0)
@@ -107,29 +105,56 @@ static int refuse(const char **why, const char *text)
     return -EPERM;
 }
 
+/* Only memfds and their like have seals, and asking for them is the one question that a file system of
+ * the client's own making cannot leave unanswered: so it comes before all others. */
+static int check_seals(int fd, const char **why)
+{
+    const int needed = F_SEAL_SHRINK | F_SEAL_GROW;
+    int seals = fcntl(fd, F_GET_SEALS);
+
+    if (seals < 0)
+        return refuse(why, "the descriptor cannot be sealed: it is no memfd");
+    if ((seals & needed) != needed)
+        return refuse(why, "the memory is not sealed against shrinking and growing");
+    if (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))
+        return refuse(why, "the memory is sealed against writing");
+    if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
+        return refuse(why, "the descriptor is not open for reading and writing");
+    return 0;
+}
+
+/* The client wrote down what it made; nothing that is read here is ever used. */
+static int check_mark(int fd, uint64_t ring_bytes, const char **why)
+{
+    struct l5_control control;
+
+    if (pread(fd, &control, sizeof(control), 0) != (ssize_t)sizeof(control) || control.magic != L5_MAGIC)
+        return refuse(why, "the memory does not begin with the mark of a pair of rings");
+    if (control.page_bytes != page_bytes() || control.ring_bytes != ring_bytes)
+        return refuse(why, "the memory was made for rings or pages of another size");
+    return 0;
+}
+
 int l5_segment_verify(int fd, uint64_t ring_bytes, const char **why)
 {
     struct stat status;
     struct statfs system;
-    int seals;
 
     if (!geometry_ok(ring_bytes))
         return refuse(why, "the ring size is not a power of two of whole pages up to 1 GiB");
+    if (check_seals(fd, why))
+        return -EPERM;
     if (fstat(fd, &status) < 0 || !S_ISREG(status.st_mode))
         return refuse(why, "the descriptor is not a file");
     if (fstatfs(fd, &system) < 0 || system.f_type != TMPFS_MAGIC)
-        return refuse(why, "the descriptor is not an ordinary memfd");
-    seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0)
-        return refuse(why, "the descriptor cannot be sealed");
-    if ((seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
-        return refuse(why, "the memory is not sealed against shrinking and growing");
+        return refuse(why, "the memory has no ordinary pages: huge ones cannot be mapped as rings");
     if ((uint64_t)status.st_size != file_bytes(ring_bytes))
         return refuse(why, "the memory has not the size that was announced");
-    return 0;
+    return check_mark(fd, ring_bytes, why);
 }
 
-/* After mapping: forbid hole punching, then make sure that there are no holes. */
+/* After mapping: forbid hole punching, then make sure that there are no holes.  The client does the same
+ * once the server has mapped: a server could have punched holes, for which the client would pay. */
 int l5_segment_lock(int fd, uint64_t ring_bytes, const char **why)
 {
     struct stat status;

@@ -16,10 +16,12 @@ from typing import Final
 import anyio
 import anyio.lowlevel
 
+from .._descriptors import discard, let_in
 from .._errors import RemoteProtocolError
 from .._limits import lack
 from .._loop import Descriptor
 from ..abc import Channel, Link, LinkListener, PeerInfo
+from ._passing import FDS_MAX, discard_unread, receive_with_fds
 from ._stream import StreamChannel, TLSChannel
 from ._tls import TLSSocket
 
@@ -32,12 +34,7 @@ __all__ = [
     "peer_credentials",
 ]
 
-FDS_MAX: Final = 8
-"""Most descriptors that one `receive` takes; no upgrade needs more."""
-
-_FD_BYTES: Final = array.array("i").itemsize
 _NO_SIGNAL: Final[int] = getattr(socket, "MSG_NOSIGNAL", 0)
-_CLOSE_ON_EXEC: Final[int] = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _CREDENTIALS: Final = struct.Struct("iII")
 _FULL_PAUSE_S: Final = 0.1
 _logger = logging.getLogger("l5.transports")
@@ -54,6 +51,10 @@ class SocketLink(Link):
         self.peer = peer
         self._socket = sock
         self._passes_fds = passes_fds
+
+    def let_fds_in(self, allowed: bool) -> None:
+        if self._passes_fds:
+            let_in(self._socket, allowed)
 
     @property
     def passes_fds(self) -> bool:
@@ -100,7 +101,7 @@ class SocketLink(Link):
                 raise broken(self._socket) from error
             else:
                 if not data:
-                    close_fds(fds)
+                    discard(fds)
                     raise anyio.EndOfStream
                 return data, fds
 
@@ -115,6 +116,8 @@ class SocketLink(Link):
         return self._socket.detach()
 
     def abort(self) -> None:
+        if self._passes_fds:
+            discard_unread(self._socket)
         close_socket(self._socket)
 
 
@@ -324,37 +327,6 @@ def peer_credentials(sock: socket.socket) -> tuple[int | None, int | None]:
         return None, None
     pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
     return uid, pid or None
-
-
-def receive_with_fds(sock: socket.socket, max_bytes: int) -> tuple[bytes, list[int]]:
-    """Receive bytes and at most `FDS_MAX` descriptors; anything else ends in an error.
-
-    Where this process may open no more files the descriptors are lost, and none is returned.
-    """
-    space = socket.CMSG_SPACE(FDS_MAX * _FD_BYTES)
-    data, ancillary, flags, _ = sock.recvmsg(max_bytes, space, _CLOSE_ON_EXEC)
-    fds = array.array("i")
-    cut, strange = bool(flags & socket.MSG_CTRUNC), False
-    for level, kind, content in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds.frombytes(content[: len(content) - len(content) % _FD_BYTES])
-        else:
-            strange = True
-    if cut and not strange and len(fds) < FDS_MAX:
-        close_fds(fds)  # the peer did not send too many, this process has no room for them
-        return data, []
-    if cut or strange or len(fds) > FDS_MAX:
-        close_fds(fds)
-        raise RemoteProtocolError(
-            f"the peer sent more than {FDS_MAX} descriptors or unknown control messages"
-        )
-    return data, list(fds)
-
-
-def close_fds(fds: Sequence[int]) -> None:
-    """Close descriptors that nobody will use."""
-    for fd in fds:
-        os.close(fd)
 
 
 def close_socket(sock: socket.socket) -> None:

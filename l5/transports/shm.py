@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import native
-from .._errors import TransportUnavailable
+from .._descriptors import discard
+from .._errors import RemoteProtocolError, TransportUnavailable
 from .._host import memfd_available
 from .._limits import explain, lack
 from ..abc import (
@@ -115,8 +116,7 @@ class SharedMemoryTransport(UpgradeTransport):
             if problem is not None:
                 raise TransportUnavailable(self.name, problem)
         except TransportUnavailable:
-            for fd in fds:
-                os.close(fd)
+            discard(fds)
             raise
         assert isinstance(ring_bytes, int)
         return _Attempt(fds[0], ring_bytes, server=True, message=UpgradeMessage({}, ()))
@@ -146,9 +146,8 @@ class _Attempt(UpgradeAttempt):
             # The limits of a frame are set in `complete`; here only the mapping counts.
             self._ring = self._map()
         except OSError as error:
-            os.close(fd)
-            reason = error.args[0] if isinstance(error, PermissionError) else explain(error)
-            raise TransportUnavailable("shm", str(reason)) from None
+            discard([fd])
+            raise TransportUnavailable("shm", explain(error)) from None
 
     def _map(self) -> Any:
         limit = self._ring_bytes // 4
@@ -163,11 +162,21 @@ class _Attempt(UpgradeAttempt):
         )
 
     def complete(self, link: Link, *, send_limit: int, receive_limit: int) -> Channel:
+        if not self._server:
+            self._lock()
         sock = socket.socket(fileno=link.detach())
         limit = self._ring_bytes // 4
         self._ring.attach_bell(sock.fileno(), min(send_limit, limit), min(receive_limit, limit))
         os.close(self._fd)
         return RingChannel(self._ring, sock, limit)
+
+    def _lock(self) -> None:
+        """(Client) do what an honest server has done: nobody may punch holes into our memory."""
+        why = native.ffi.new("char const **")
+        if native.lib.l5_segment_lock(self._fd, self._ring_bytes, why):
+            self.abandon()
+            reason = native.ffi.string(why[0]).decode()
+            raise RemoteProtocolError(f"the server spoilt the memory of the rings: {reason}")
 
     def abandon(self) -> None:
         self._ring.close()

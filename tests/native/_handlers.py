@@ -17,11 +17,21 @@ SOURCE = r"""
 #include "l5_handler.h"
 
 /* First byte: e echo, n this many bytes, s sleep this many ms, d milliseconds left, f fail,
- * c count (in the state), w the worker's number. */
+ * c count (in the state), w the worker's number, v whether what it reads twice is the same. */
+static uint64_t sum_of(const struct l5_request *request)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < request->size; i++)
+        sum = sum * 31 + ((const volatile uint8_t *)request->data)[i];
+    return sum;
+}
+
 int handle(void *state, const struct l5_request *request, struct l5_reply *reply);
 int handle(void *state, const struct l5_request *request, struct l5_reply *reply)
 {
     uint32_t number = 0;
+    uint64_t sum;
     struct timespec now;
     int64_t left;
 
@@ -49,6 +59,10 @@ int handle(void *state, const struct l5_request *request, struct l5_reply *reply
         return l5_reply_append(reply, &number, sizeof(number));
     case 'w':
         return l5_reply_append(reply, &request->worker, sizeof(request->worker));
+    case 'v':
+        sum = sum_of(request);
+        usleep(200);
+        return l5_reply_append(reply, sum == sum_of(request) ? "same" : "else", 4);
     default:
         return -EINVAL;
     }

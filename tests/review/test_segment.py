@@ -3,6 +3,7 @@
 import ctypes
 import fcntl
 import os
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +29,7 @@ def fallocate(fd: int, mode: int, offset: int, size: int) -> None:
 def memfd() -> Iterator[int]:
     fd = os.memfd_create("test", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
     os.ftruncate(fd, FILE_BYTES)
+    os.pwrite(fd, struct.pack("<QQQ", 0x31474E49524C35, PAGE, RING_BYTES), 0)
     try:
         yield fd
     finally:

@@ -490,11 +490,13 @@ static void run_leases(void)
 
 static int new_file(unsigned seals, off_t bytes, int holes)
 {
+    const uint64_t mark[3] = {L5_MAGIC, (uint64_t)sysconf(_SC_PAGESIZE), RING_BYTES};
     int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     CHECK(fd >= 0 && ftruncate(fd, bytes) == 0);
     if (!holes)
         CHECK(fallocate(fd, 0, 0, bytes) == 0);
+    CHECK(pwrite(fd, mark, sizeof(mark), 0) == sizeof(mark));
     if (seals)
         CHECK(fcntl(fd, F_ADD_SEALS, seals) == 0);
     return fd;

@@ -1,0 +1,82 @@
+"""A hostile client: ``python -m tests.attacks._hostile_client PATH CASE...``.
+
+Each case has a connection of its own and says how it went in a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from tests.attacks import _bells, _lies, _memories
+from tests.attacks._wire import as_client
+
+
+def tell(path: str, lie: _lies.Lie) -> dict[str, Any]:
+    """Tell a lie and wait for the victim to hang up."""
+    peer = as_client(path)
+    try:
+        lie(peer)
+        return {"hung_up": peer.hung_up()}
+    finally:
+        peer.close()
+
+
+def survive(path: str, attack: Any) -> dict[str, Any]:
+    """Do what must not break anything; then ask as an honest client."""
+    peer = as_client(path)
+    try:
+        found = attack(peer)
+        return {"sound": peer.echo(b"e sound"), "found": found}
+    finally:
+        peer.close()
+
+
+def again(path: str, name: str, times: str) -> dict[str, Any]:
+    """Tell a lie many times over."""
+    lies = _lies.LIES | _lies.POSITIONS | _lies.TO_SERVERS
+    return {"hung_up": all(tell(path, lies[name][0])["hung_up"] for _ in range(int(times)))}
+
+
+def noise(path: str, seconds: str) -> dict[str, Any]:
+    """Be noisy for so long, on new connections when the victim hangs up."""
+    peers = 0
+    left = float(seconds)
+    while left > 0:
+        peer = as_client(path)
+        peers += 1
+        try:
+            while left > 0 and not peer.hung_up(0.0):
+                _lies.noise(peer, 0.02)
+                left -= 0.02
+        finally:
+            peer.close()
+    return {"peers": peers}
+
+
+def run(path: str, case: str) -> dict[str, Any]:
+    kind, _, rest = case.partition(":")
+    if kind == "lie":
+        lies = _lies.LIES | _lies.POSITIONS | _lies.TO_SERVERS
+        return tell(path, lies[rest][0])
+    if kind == "again":
+        return again(path, *rest.split(":"))
+    if kind == "noise":
+        return noise(path, rest)
+    if kind == "ring":
+        return survive(path, _lies.HARMLESS[rest])
+    if kind == "memory":
+        return _memories.offer(path, rest)
+    if kind == "bell":
+        return survive(path, _bells.BELLS[rest])
+    raise ValueError(case)
+
+
+def main(path: str, cases: list[str]) -> None:
+    for case in cases:
+        print(json.dumps({"case": case} | run(path, case)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
