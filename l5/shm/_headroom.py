@@ -33,18 +33,20 @@ def _rooms(proc_cgroup: Path, root: Path) -> Iterator[int]:
         relative = Path(path.lstrip("/"))
         for parent in (relative, *relative.parents):
             if controllers == "":
-                room = _room(root / parent, "memory.max", "memory.current", "inactive_file")
+                found = [_room_v2(root / parent), _room_v2(root / "unified" / parent)]
             elif "memory" in controllers.split(","):
-                room = _room(
-                    root / "memory" / parent,
-                    "memory.limit_in_bytes",
-                    "memory.usage_in_bytes",
-                    "total_inactive_file",
-                )
+                found = [_room_v1(root / "memory" / parent)]
             else:
-                continue
-            if room is not None:
-                yield room
+                break
+            yield from (room for room in found if room is not None)
+
+
+def _room_v2(place: Path) -> int | None:
+    return _room(place, "memory.max", "memory.current", "inactive_file")
+
+
+def _room_v1(place: Path) -> int | None:
+    return _room(place, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def _room(place: Path, limit_name: str, usage_name: str, reclaimable_name: str) -> int | None:

@@ -1,8 +1,8 @@
 """Run a command in a box: ``python -m tests.containers._box JSON COMMAND...``.
 
-The JSON object may have: ``namespaces`` (names from `KINDS`), ``init`` (whether the first process
-of a PID namespace only waits), ``share`` (a directory that is bound to /mnt in a mount namespace, and
-hidden at its own place), ``deny`` (system call to errno, for a seccomp filter), ``cgroup`` (a
+The JSON object may have: ``namespaces`` (names from `KINDS`), ``init`` (whether the first
+process of a PID namespace only waits), ``share`` (a directory that is bound to /mnt in a mount
+namespace, and hidden at its own place), ``deny`` (system call to errno, for seccomp), ``cgroup`` (a
 directory whose ``cgroup.procs`` the process joins first).
 """
 

@@ -3,8 +3,8 @@
 A server says ``{"at": url}`` and serves until its standard input ends; then it says what its
 connections were.  A client connects, asks once and says what it found.  With the option ``stay``
 it waits until the connection ends and says how; with ``heir`` it kills itself and leaves a process
-that holds its descriptors, and so does a server after its first answer.  With ``tell_ends`` a
-server says how each connection ended.
+that holds its descriptors, and so does a server after its first answer.  With ``devour`` a
+client takes so many bytes of memory.  With ``tell_ends`` a server says how each connection ended.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ async def serve(url: str, options: dict[str, Any]) -> None:
 
 async def connect(url: str, options: dict[str, Any]) -> None:
     stay, heir = options.pop("stay", False), options.pop("heir", False)
+    devour = options.pop("devour", 0)
     try:
         connection = await l5.connect(url, **options)
     except l5.ConnectError as error:
@@ -98,6 +99,8 @@ async def connect(url: str, options: dict[str, Any]) -> None:
         say(answer=answer, **facts_of(connection))
         if heir:
             die_with_heir()
+        if devour:
+            b"x" * devour  # every page of it
         if stay:
             try:
                 await connection.receive()
