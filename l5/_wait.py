@@ -141,7 +141,8 @@ class Hub:
             except BaseException:
                 watcher.close()
                 raise
-            self._watcher, self._descriptor = watcher, Descriptor(watcher.fileno())
+            self._watcher = watcher
+            self._descriptor = self._new_descriptor(watcher.fileno())
         return self._watcher
 
     def _close_if_unused(self) -> None:
@@ -265,6 +266,9 @@ class Hub:
         """Wait until some descriptor has news."""
         assert self._descriptor is not None
         await self._descriptor.wait_readable()
+
+    def _new_descriptor(self, fd: int) -> Descriptor:
+        return Descriptor(fd)
 
     def _new_event(self) -> WaitEvent:
         return anyio.Event()

@@ -25,8 +25,12 @@ class Watcher(Protocol):
         """Stop watching; before the descriptor is closed."""
         ...
 
-    def poll(self) -> list[tuple[int, int]]:
-        """Return (descriptor, mask) of what is ready now; errors count as READABLE."""
+    def poll(self, seconds: float | None = 0.0) -> list[tuple[int, int]]:
+        """Return (descriptor, mask) of what is ready; errors count as READABLE.
+
+        Without an argument it only looks; else it waits so long (None: for ever), without the GIL.
+        Any thread may wait while others register and look.
+        """
         ...
 
     def fileno(self) -> int:
@@ -61,8 +65,8 @@ class _Epoll:
     def modify(self, fd: int, mask: int) -> None:
         self._epoll.modify(fd, mask)
 
-    def poll(self) -> list[tuple[int, int]]:
-        events = self._poll(0)
+    def poll(self, seconds: float | None = 0.0) -> list[tuple[int, int]]:
+        events = self._poll(seconds)
         return [
             (fd, mask if not mask & ~(READABLE | WRITABLE) else mask | READABLE)
             for fd, mask in events
@@ -84,14 +88,14 @@ class _Selector:
     def modify(self, fd: int, mask: int) -> None:
         self._selector.modify(fd, self._events(mask))
 
-    def poll(self) -> list[tuple[int, int]]:
+    def poll(self, seconds: float | None = 0.0) -> list[tuple[int, int]]:
         return [
             (
                 key.fd,
                 (READABLE if mask & selectors.EVENT_READ else 0)
                 | (WRITABLE if mask & selectors.EVENT_WRITE else 0),
             )
-            for key, mask in self._selector.select(0)
+            for key, mask in self._selector.select(seconds)
         ]
 
     @staticmethod

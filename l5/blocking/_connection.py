@@ -1,0 +1,320 @@
+"""`Connection`: the engine of `l5.Connection`, run in the calling thread."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import anyio
+
+from .. import _connection, _transmit
+from .._connect import establish
+from .._flow import Budget
+from .._frames import Kind
+from .._session import Session
+from .._wait import Waiter
+from . import _private_loop
+from ._file import ConnectionFile
+from ._hub import BlockingHub, Expired, expiry
+from ._in_place import Lease, ReplyStream, Reservation
+
+if TYPE_CHECKING:
+    from .._bootstrap import Established
+    from .._options import Options
+    from .._requests import Request
+    from .._selector import UpgradeReport
+    from .._statistics import ConnectionStatistics
+    from ..abc import Buffer, PeerInfo
+
+T = TypeVar("T")
+
+
+def connect(url: str, **options: Any) -> Connection:
+    """Connect to `url` and upgrade to the best transport that both ends have.
+
+    As `l5.connect`, with the same URLs, options (`l5.Options`) and errors; ``connect_timeout``
+    bounds it.
+    """
+    made, chosen = _private_loop.run(establish, url, options)
+    return Connection(made, chosen, Budget(chosen.reassembly_bytes))
+
+
+class _Engine(_connection.Connection):
+    """What the coroutines belong to; never left unclosed by itself."""
+
+    def __del__(self) -> None:
+        pass
+
+
+class Connection:
+    """A connection that carries messages and requests, without an event loop.
+
+    Any number of threads may use it at once (but one `receive` at a time): requests of several
+    threads are in flight together, one thread may receive while another sends, and `close` wakes
+    them all.  Nothing happens between calls: what the peer sends waits in its ring or socket.
+
+    Every call that waits takes a `timeout` in seconds (None: for ever; 0: only look) and raises
+    `TimeoutError` when it is over: a timed-out `receive` took no message, a timed-out `send` sent
+    nothing, a timed-out `request` is cancelled at the peer.  After any error, and after an
+    exception of a signal handler such as `KeyboardInterrupt`, the connection is sound or broken.
+    """
+
+    def __init__(self, made: Established, options: Options, budget: Budget) -> None:
+        ring = getattr(made.channel, "ring", None)
+        self._hub = BlockingHub(ring)
+        self._session = Session(self._hub, made, options, budget)
+        self._hub.session = self._session
+        self._engine = _Engine(self._session)
+        self._lock = self._hub.lock
+        self._ring = ring
+        self._fast_request: Callable[[Any], Any] = ring.request if ring else self._start_request
+        self._fast_send: Callable[[Any], Any] = ring.send if ring else _not_sent
+
+    def __repr__(self) -> str:
+        session = self._session
+        return f"<l5.blocking.Connection {session.channel.transport} {session.state.lower()}>"
+
+    def __del__(self) -> None:
+        session = getattr(self, "_session", None)
+        if session is not None and session.state == "OPEN":
+            warnings.warn(f"unclosed connection {self!r}", ResourceWarning, 2, source=self)
+            try:
+                session.close()
+            except Exception:
+                pass  # the interpreter is ending
+
+    # ---- facts -----------------------------------------------------------------------------------
+
+    @property
+    def transport(self) -> str:
+        """Name of the transport in use, such as ``"shm"``."""
+        return self._engine.transport
+
+    @property
+    def peer(self) -> PeerInfo:
+        """What is known about the other end."""
+        return self._engine.peer
+
+    @property
+    def upgrade_report(self) -> UpgradeReport:
+        """Which transport was chosen, and why each other one was not."""
+        return self._engine.upgrade_report
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Size of the largest message that may be sent."""
+        return self._engine.max_message_bytes
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether this end has been closed."""
+        return self._session.state == "CLOSED"
+
+    def statistics(self) -> ConnectionStatistics:
+        """Return the counters as an immutable value."""
+        return self._engine.statistics()
+
+    # ---- running the engine ------------------------------------------------------------------------
+
+    def _run(self, steps: Coroutine[Any, Any, T], expires: float | None, what: str) -> T:
+        try:
+            return self._hub.run(steps, expires)
+        except Expired:
+            pass
+        raise TimeoutError(f"{what} was not possible within its timeout")
+
+    def _fault(self, error: BaseException) -> BaseException:
+        """(With the lock) return what to raise when a hot call raised, or was interrupted."""
+        session = self._session
+        if isinstance(error, Exception):
+            return self._engine._explain(error)  # pyright: ignore[reportPrivateUsage]
+        lost = session.window.in_flight > len(session.requests)
+        if lost and session.state == "OPEN":
+            # The request was sent, and its number got lost on the way up: it is the last one.
+            request = session.requests.open(session.window.next_id - 1, Waiter())
+            session.requests.abandon(request)
+            session.post(Kind.CANCEL, 0, request.id)
+        return error
+
+    # ---- requests ------------------------------------------------------------------------------
+
+    def request(
+        self, payload: Buffer, *, deadline: float | None = None, timeout: float | None = None
+    ) -> bytes:
+        """Send a request and return its answer; any number of threads may do so at once.
+
+        `deadline` is in seconds from now and travels with the request, `timeout` concerns this call
+        alone.  Raises `RequestFailed` when the peer's handler raised, `DeadlineExceeded`,
+        `TimeoutError`, `MessageTooLarge`, `anyio.BrokenResourceError` when the connection broke
+        before the answer came (the request may have been executed), `anyio.ClosedResourceError`.
+        Late or interrupted, the peer is told, and a late answer is dropped and counted.
+        """
+        if deadline is not None:
+            steps = self._engine._request_until(payload, deadline)  # pyright: ignore
+            return self._run(steps, expiry(timeout), "an answer")
+        expires = None if timeout is None else expiry(timeout)
+        with self._lock:
+            try:
+                reply = self._fast_request(payload)
+                if type(reply) is bytes:
+                    return reply
+                if type(reply) is tuple:
+                    self._hub.count_anew()
+                    return cast("tuple[bytes]", reply)[0]
+                request = reply and self._session.requests.open(reply, Waiter())
+            except BaseException as error:
+                raise self._fault(error) from None
+        return self._request_on(payload, request, expires)
+
+    def _start_request(self, payload: Any) -> int | None:
+        """Do what a ring's hot call does, for other channels."""
+        return None if self._hub.inside else self._session.start_request(payload)
+
+    def _request_on(self, payload: Buffer, request: Request | None, expires: float | None) -> bytes:
+        engine = self._engine
+        if request is None:
+            view = _transmit.as_bytes_view(payload)
+            steps = engine._request_anew(view, 0)  # pyright: ignore[reportPrivateUsage]
+        else:
+            steps = engine._await_answer(request)  # pyright: ignore[reportPrivateUsage]
+        return self._run(steps, expires, "an answer")
+
+    def request_stream(
+        self, payload: Buffer, *, deadline: float | None = None, timeout: float | None = None
+    ) -> ReplyStream:
+        """Send a request and iterate over the pieces of its answer as they come.
+
+        Use as ``with conn.request_stream(q) as pieces: for piece in pieces``.  `timeout` is for
+        each wait: to send, and for the next piece; a piece that came too late is not lost.  At most
+        ``credit_bytes`` wait here, then the server waits.  Leaving early cancels.
+        """
+        return ReplyStream(self, payload, deadline, timeout)
+
+    # ---- messages ------------------------------------------------------------------------------
+
+    def send(self, item: Buffer | Sequence[Buffer], *, timeout: float | None = None) -> None:
+        """Send a message: any contiguous buffer, or a sequence of buffers that are joined.
+
+        Waits while the peer's window or the transport is full.  Raises `TimeoutError` and
+        `MessageTooLarge` (nothing was sent), `anyio.BrokenResourceError`,
+        `anyio.ClosedResourceError`.
+        """
+        if isinstance(item, list | tuple):
+            item = b"".join(_transmit.as_bytes_view(part) for part in item)
+        with self._lock:
+            try:
+                sent = self._fast_send(item)
+                if sent:
+                    return
+                if sent is None:
+                    self._hub.count_anew()
+                    return
+            except BaseException as error:
+                raise self._fault(error) from None
+        expires = expiry(timeout)
+        data = _transmit.as_bytes_view(item)  # type: ignore[arg-type]
+        steps = self._engine._accept_data(data)  # pyright: ignore[reportPrivateUsage]
+        self._run(steps, expires, "sending")
+        self._flush(expires)
+
+    def _flush(self, expires: float | None) -> None:
+        """Push out what was accepted; if there is no time for it, the next call goes on with it."""
+        if self._session.channel.wants_write:
+            try:
+                self._hub.run(_transmit.flush(self._session), expires)
+            except Expired:
+                pass
+
+    def receive(self, *, timeout: float | None = None) -> bytes:
+        """Return the next message; `TimeoutError` after `timeout` seconds without one.
+
+        Raises `anyio.EndOfStream` after the last message of a peer that closed,
+        `anyio.BrokenResourceError`, `anyio.ClosedResourceError`, `anyio.BusyResourceError` when
+        another thread receives already.
+        """
+        session, ring = self._session, self._ring
+        if ring is not None:
+            with self._lock:
+                if not session.inbox and session.receiver is None:
+                    try:
+                        message = ring.receive(True)
+                        if type(message) is bytes:
+                            return message
+                        if message is not None:
+                            self._hub.count_anew()
+                            return message[0]
+                    except BaseException as error:
+                        self._not_received(error)
+        steps = self._engine._receive_on()  # pyright: ignore[reportPrivateUsage]
+        return self._run(steps, expiry(timeout), "receiving")
+
+    def _not_received(self, error: BaseException) -> None:
+        """Explain what receiving raised, and give back a message that was taken nevertheless."""
+        session, ring = self._session, self._ring
+        if ring is not None and ring.last is not None:
+            session.inbox.appendleft(ring.last)
+            session.untaken += 1
+            raise error
+        self._fault(error)  # breaks the session: going on says how
+        if not isinstance(error, Exception):
+            raise error
+
+    def __iter__(self) -> Connection:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return self.receive()
+        except anyio.EndOfStream:
+            raise StopIteration from None
+
+    def send_eof(self, *, timeout: float | None = None) -> None:
+        """Tell the peer that no more messages come; receiving, and requests, go on."""
+        self._run(self._engine.send_eof(), expiry(timeout), "send_eof")
+        self._fast_send = _not_sent
+
+    # ---- in place ------------------------------------------------------------------------------
+
+    def lease(self, *, timeout: float | None = None) -> Lease:
+        """Read the next message in place: ``with conn.lease() as message: message.view``.
+
+        See `l5.Connection.lease`.  `TimeoutError` when the block cannot be entered in time.
+        """
+        return Lease(self, timeout)
+
+    def reserve(self, size_bytes: int, *, timeout: float | None = None) -> Reservation:
+        """Write a message in place: ``with conn.reserve(n) as slot``.
+
+        Fill ``slot.view``, release views, then ``slot.send()`` or ``reply = slot.request()``.
+        Leaving without either discards.  While it is open, nothing else can be sent on this
+        connection; other threads wait.
+        """
+        return Reservation(self, size_bytes, timeout)
+
+    def as_file(self) -> ConnectionFile:
+        """Return a raw binary file over this connection, for code that reads and writes bytes."""
+        return ConnectionFile(self)
+
+    # ---- ends ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close: what was sent before is delivered, open calls fail; from any thread, any time."""
+        if self._session.state != "CLOSED":
+            self._hub.run(self._engine.aclose())
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _not_sent(_: Any) -> bool:
+    return False

@@ -1,0 +1,314 @@
+"""A hub without an event loop: the engine runs in the calling thread and blocks where it waits.
+
+The engine is written with coroutines, and they suspend in one place only, `Hub.park`.  Here each
+call of a user's thread runs its coroutine by hand, step by step:
+
+    with the connection's lock:  go on with the coroutine, until it finishes or wants to wait
+    without the lock:            wait (for a descriptor, or for another thread), then again
+
+So threads are to this hub what tasks are to the other: as many as like use a connection at once,
+the first one that has to wait drives, and others take over.  What the engine does when a task is
+cancelled, it does here when the time of a call is over, or when a signal handler raises: the
+exception is thrown into the coroutine where it waits.
+
+An exception that comes while the engine is not waiting (a signal's handler raised in the middle of
+it) breaks the connection: nobody knows how far it got.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import types
+import weakref
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import AbstractContextManager
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from .._loop import Descriptor
+from .._wait import Hub, WaitEvent
+
+if TYPE_CHECKING:
+    from .._fast import Poller, Ring
+    from .._session import Session
+
+T = TypeVar("T")
+
+Wish = Callable[[float | None], bool]
+"""Waits at most so many seconds (None: for ever); tells whether it was woken."""
+
+_LOCKED, _LOCKED_INSIDE = 1, 2  # enum sharing in native/_fast.c
+_LONGEST_SLEEP_S = 86400.0
+
+
+class Expired(BaseException):
+    """The time of a call, or of a deadline in it, is over; raised where the engine waits."""
+
+
+class Call:
+    """One call of one thread."""
+
+    __slots__ = ("done", "expires", "looked", "over", "raised", "result", "thrown", "wish")
+
+    def __init__(self, expires: float | None) -> None:
+        self.expires: float | None = expires
+        self.looked: bool = False
+        """It was over already, and has had its one look at what is there without waiting."""
+        self.over: bool = False
+        self.wish: Wish | None = None
+        self.thrown: BaseException | None = None
+        self.raised: BaseException | None = None
+        """What came out of the engine, as its own outcome."""
+        self.done: bool = False
+        self.result: Any = None
+
+    def rest(self) -> None:
+        """(Without the lock) wait for what the engine wished for."""
+        wish = self.wish
+        assert wish is not None
+        self.over = False
+        if self.expires is None:
+            wish(None)
+            return
+        left = self.expires - monotonic()
+        if left <= 0:
+            self.over = self.looked or not wish(0.0)
+            self.looked = True
+        elif not wish(min(left, _LONGEST_SLEEP_S)):
+            self.over = monotonic() >= self.expires
+
+
+_NOBODY = Call(None)
+
+
+@types.coroutine
+def _wait_for(wish: Wish) -> Generator[Wish, bool, bool]:
+    return (yield wish)
+
+
+def _go_on(seconds: float | None) -> bool:
+    return seconds is None or seconds > 0
+
+
+class _ThreadEvent:
+    """What a thread sleeps on while another one drives."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._is_set = False
+
+    def set(self) -> None:
+        """See `WaitEvent.set`."""
+        if not self._is_set:
+            self._is_set = True
+            self._lock.release()
+
+    async def wait(self) -> None:
+        """See `WaitEvent.wait`."""
+        while not self._is_set:
+            if await _wait_for(self._block) and not self._is_set:
+                raise Expired
+
+    def _block(self, seconds: float | None) -> bool:
+        return self._lock.acquire(timeout=-1 if seconds is None else seconds)
+
+
+class _NoDescriptor(Descriptor):
+    """There is no event loop to register the hub's descriptor with."""
+
+    def __init__(self, fd: int) -> None:
+        del fd
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class _Scope(AbstractContextManager["_Scope"]):
+    """What `anyio.move_on_after` is to tasks."""
+
+    def __init__(self, call: Call, seconds: float) -> None:
+        self._call = call
+        self._outer = call.expires
+        ends = monotonic() + seconds
+        self._ours = self._outer is None or ends < self._outer
+        if self._ours:
+            call.expires, call.looked = ends, False
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        self._call.expires, self._call.looked = self._outer, False
+        return self._ours and isinstance(exc_value, Expired)
+
+
+class BlockingHub(Hub):
+    """One connection's hub."""
+
+    def __init__(self, ring: Ring | None) -> None:
+        super().__init__()
+        self.lock: threading.RLock = threading.RLock()
+        """Held by whoever runs the engine; reentrant so that a signal handler gets an error."""
+        self.session: Session | None = None
+        self._ring = ring
+        self._inside = False
+        self._call = _NOBODY
+        if ring is not None:
+            ring.shared = _LOCKED
+        _hubs.add(self)
+
+    @property
+    def inside(self) -> bool:
+        """(With the lock) tell whether this thread is in the middle of the engine already."""
+        return self._inside
+
+    # ---- running -------------------------------------------------------------------------------
+
+    def run(self, steps: Coroutine[Any, Any, T], expires: float | None = None) -> T:
+        """Run a coroutine of the engine to its end; `Expired` when its time is over before."""
+        call = Call(expires)
+        try:
+            while True:
+                with self.lock:
+                    self._advance(call, steps)
+                    if call.done:
+                        break
+                call.rest()
+            return call.result
+        except BaseException as error:
+            if error is not call.raised:
+                self._interrupted(call, steps, error)
+            call.raised = None  # it refers to this frame: no cycle
+            raise
+
+    def _advance(self, call: Call, steps: Coroutine[Any, Any, Any]) -> None:
+        """(With the lock) go on until the engine is done or wants to wait."""
+        if self._inside:
+            call.raised = anyio.BusyResourceError(
+                "using (this thread is in the middle of a call on it: a signal handler or finalizer"
+                " came in)"
+            )
+            steps.close()
+            raise call.raised
+        thrown, call.thrown = call.thrown, None
+        self._call, self._inside = call, True
+        if self._ring is not None:
+            self._ring.shared = _LOCKED_INSIDE
+        try:
+            call.wish = steps.send(call.over or None) if thrown is None else steps.throw(thrown)
+        except StopIteration as stop:
+            call.done, call.result = True, stop.value
+        except BaseException as error:
+            call.raised = error
+            if error is not thrown and not isinstance(error, Exception | Expired):
+                self._spoil(error)
+            raise
+        finally:  # no calls in here: an interruption between the two would leave it locked
+            self._inside, self._call = False, _NOBODY
+            if self._ring is not None:
+                self._ring.shared = _LOCKED
+
+    def _interrupted(
+        self, call: Call, steps: Coroutine[Any, Any, Any], error: BaseException
+    ) -> None:
+        """A signal's handler raised outside the engine: it is cancelled where it waits."""
+        with self.lock:
+            if call.done:
+                if call.result is not None:
+                    self._spoil(error)  # what it had taken is lost
+                return
+            call.thrown = error
+            try:
+                self._advance(call, steps)
+            except BaseException as outcome:
+                if outcome is not error:
+                    raise
+            finally:
+                call.raised = None
+                steps.close()
+
+    def _spoil(self, error: BaseException) -> None:
+        session = self.session
+        if session is not None:
+            what = f"{type(error).__name__} interrupted a call on this connection in its middle"
+            session.fail(anyio.BrokenResourceError(what))
+
+    # ---- what the engine asks for ----------------------------------------------------------------
+
+    def ring_poller(self, spin_us: int) -> Poller:
+        """See `Hub.ring_poller`."""
+        poller = super().ring_poller(spin_us)
+        poller.shared = _LOCKED
+        return poller
+
+    async def breathe(self) -> None:
+        """Let other threads in, look whether the time is over, and at the descriptors."""
+        if await _wait_for(_go_on):
+            raise Expired
+        self._breathed()
+        self.poll_events()
+
+    async def _sleep(self) -> None:
+        if await _wait_for(self._block):
+            raise Expired
+
+    def _block(self, seconds: float | None) -> bool:
+        watcher = self._watcher
+        return watcher is None or bool(watcher.poll(seconds))
+
+    def _new_descriptor(self, fd: int) -> Descriptor:
+        return _NoDescriptor(fd)
+
+    def _new_event(self) -> WaitEvent:
+        return _ThreadEvent()
+
+    def now(self) -> float:
+        """See `Hub.now`."""
+        return monotonic()
+
+    def move_on_after(self, seconds: float) -> AbstractContextManager[object]:
+        """See `Hub.move_on_after`."""
+        return _Scope(self._call, seconds)
+
+    def count_anew(self) -> None:
+        """(On the hot path, with the lock) note that it was time for an event loop to run."""
+        self._breathed()
+
+    def wake(self) -> None:
+        """Wake the thread that drives, from any thread, without the lock."""
+        try:
+            self.interrupt()
+        except OSError:
+            pass  # it has just been closed: then nobody sleeps on it
+
+    def renew_in_child(self) -> None:
+        """(After fork, in the child) let go of what other threads of the parent hold."""
+        self.lock._at_fork_reinit()  # type: ignore[attr-defined]
+        self._inside = False
+        self.drop_in_child()
+
+
+def expiry(timeout: float | None) -> float | None:
+    """Return the time at which a call with this `timeout` (seconds, None: never) gives up."""
+    if timeout is None or timeout == math.inf:
+        return None
+    return monotonic() + timeout
+
+
+_hubs: weakref.WeakSet[BlockingHub] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for hub in list(_hubs):
+        hub.renew_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,130 @@
+"""Messages in place, and the pieces of one answer, for threads."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from .. import _in_place, _streams
+from ._hub import expiry
+
+if TYPE_CHECKING:
+    from ..abc import Buffer
+    from ._connection import Connection
+
+
+class Lease:
+    """One message in place; see `Connection.lease`."""
+
+    def __init__(self, connection: Connection, timeout: float | None) -> None:
+        self._connection = connection
+        self._timeout = timeout
+        self._inner = _in_place.Lease(connection._engine)  # pyright: ignore[reportPrivateUsage]
+
+    @property
+    def view(self) -> memoryview:
+        """A new read-only view of the message; release it before leaving the block."""
+        return self._inner.view
+
+    @property
+    def in_place(self) -> bool:
+        """Tell whether the view is the peer's memory (else it is a private copy)."""
+        return self._inner.in_place
+
+    def __enter__(self) -> Lease:
+        run = self._connection._run  # pyright: ignore[reportPrivateUsage]
+        run(self._inner.__aenter__(), expiry(self._timeout), "receiving")
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        hub = self._connection._hub  # pyright: ignore[reportPrivateUsage]
+        hub.run(self._inner.__aexit__(None, None, None))
+
+
+class Reservation:
+    """A message being written in place; see `Connection.reserve`."""
+
+    def __init__(self, connection: Connection, size_bytes: int, timeout: float | None) -> None:
+        self._connection = connection
+        self._timeout = timeout
+        engine = connection._engine  # pyright: ignore[reportPrivateUsage]
+        self._inner = _in_place.Reservation(engine, size_bytes)
+
+    @property
+    def view(self) -> memoryview:
+        """A new writable view of the message; release it before sending."""
+        return self._inner.view
+
+    @property
+    def in_place(self) -> bool:
+        """Tell whether the view is the ring itself (else it is a private buffer)."""
+        return self._inner.in_place
+
+    def __enter__(self) -> Reservation:
+        run = self._connection._run  # pyright: ignore[reportPrivateUsage]
+        run(self._inner.__aenter__(), expiry(self._timeout), "reserving")
+        return self
+
+    def send(self, size_bytes: int | None = None, *, timeout: float | None = None) -> None:
+        """Send the first `size_bytes` (default: all) as a message; `BufferError` while viewed."""
+        run = self._connection._run  # pyright: ignore[reportPrivateUsage]
+        run(self._inner.send(size_bytes), expiry(timeout), "sending")
+
+    def request(self, size_bytes: int | None = None, *, timeout: float | None = None) -> bytes:
+        """Send the first `size_bytes` (default: all) as a request and return its answer."""
+        run = self._connection._run  # pyright: ignore[reportPrivateUsage]
+        return run(self._inner.request(size_bytes), expiry(timeout), "an answer")
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        hub = self._connection._hub  # pyright: ignore[reportPrivateUsage]
+        hub.run(self._inner.__aexit__(None, None, None))
+
+
+class ReplyStream:
+    """The pieces of one answer; see `Connection.request_stream`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        payload: Buffer,
+        deadline: float | None,
+        timeout: float | None,
+    ) -> None:
+        self._connection = connection
+        self._timeout = timeout
+        engine = connection._engine  # pyright: ignore[reportPrivateUsage]
+        self._inner = _streams.ReplyStream(engine, payload, deadline)
+
+    def __enter__(self) -> ReplyStream:
+        run = self._connection._run  # pyright: ignore[reportPrivateUsage]
+        run(self._inner.__aenter__(), expiry(self._timeout), "sending the request")
+        return self
+
+    def __iter__(self) -> ReplyStream:
+        return self
+
+    def __next__(self) -> bytes:
+        run = self._connection._run  # pyright: ignore[reportPrivateUsage]
+        try:
+            return run(self._inner.__anext__(), expiry(self._timeout), "the next piece")
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        hub = self._connection._hub  # pyright: ignore[reportPrivateUsage]
+        hub.run(self._inner.__aexit__(None, None, None))
