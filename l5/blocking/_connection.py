@@ -16,6 +16,7 @@ from .._frames import Kind
 from .._session import Session
 from .._wait import Waiter
 from . import _private_loop
+from ._budget import ThreadBudget
 from ._file import ConnectionFile
 from ._hub import BlockingHub, Expired, expiry
 from ._in_place import Lease, ReplyStream, Reservation
@@ -66,6 +67,8 @@ class Connection:
         self._hub = BlockingHub(ring)
         self._session = Session(self._hub, made, options, budget)
         self._hub.session = self._session
+        if isinstance(budget, ThreadBudget):
+            self._hub.budget, budget.hub = budget, self._hub
         self._engine = _Engine(self._session)
         self._lock = self._hub.lock
         self._ring = ring
@@ -116,7 +119,7 @@ class Connection:
         """Return the counters as an immutable value."""
         return self._engine.statistics()
 
-    # ---- running the engine ------------------------------------------------------------------------
+    # ---- running the engine ---------------------------------------------------------------------
 
     def _run(self, steps: Coroutine[Any, Any, T], expires: float | None, what: str) -> T:
         try:

@@ -36,6 +36,7 @@ from .._wait import Hub, WaitEvent
 if TYPE_CHECKING:
     from .._fast import Poller, Ring
     from .._session import Session
+    from ._budget import ThreadBudget
 
 T = TypeVar("T")
 
@@ -158,6 +159,10 @@ class BlockingHub(Hub):
         self.lock: threading.RLock = threading.RLock()
         """Held by whoever runs the engine; reentrant so that a signal handler gets an error."""
         self.session: Session | None = None
+        self.budget: ThreadBudget | None = None
+        self.hungry: bool = False
+        """Memory has been given back elsewhere that this connection was refused."""
+        self.on_wake: Callable[[], None] | None = None
         self._ring = ring
         self._inside = False
         self._call = _NOBODY
@@ -281,6 +286,14 @@ class BlockingHub(Hub):
     def count_anew(self) -> None:
         """(On the hot path, with the lock) note that it was time for an event loop to run."""
         self._breathed()
+
+    def _breathed(self) -> None:
+        super()._breathed()
+        if self.hungry and self.budget is not None:
+            self.hungry = False
+            self.budget.retry()
+        if self.on_wake is not None:
+            self.on_wake()
 
     def wake(self) -> None:
         """Wake the thread that drives, from any thread, without the lock."""

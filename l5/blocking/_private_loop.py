@@ -70,6 +70,13 @@ class LoopThread:
         """Start a task there; `RuntimeError` once the thread has been stopped."""
         return self._portal.start_task_soon(function, *args)
 
+    def tell(self, function: Callable[[], Awaitable[object]]) -> None:
+        """Start a task there, if the thread has not been stopped, and do not wait for it."""
+        try:
+            self.start(function)
+        except RuntimeError:
+            pass
+
     def stop(self) -> None:
         """Cancel what runs there and wait for its end; may be called twice."""
         if self._thread.is_alive():

@@ -52,6 +52,7 @@ typedef struct {
     Poller *poller;       /* strong, while added */
     PyObject *session;    /* strong, while added: whose frames these are */
     PyObject *server;     /* strong: who takes requests from this ring, or NULL */
+    PyObject *last;       /* strong, when shared: what receive returned last, or NULL */
     unsigned long thread; /* ident of the owner: one thread uses a connection */
     int shared;           /* see enum sharing */
     int open;

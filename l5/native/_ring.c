@@ -130,6 +130,7 @@ static PyObject *ring_close(Ring *self, PyObject *Py_UNUSED(ignored))
     if (self->poller)
         l5_poller_drop(self->poller, self);
     Py_CLEAR(self->server);
+    Py_CLEAR(self->last);
     l5_ring_unmap(self);
     Py_RETURN_NONE;
 }
@@ -232,6 +233,7 @@ static void ring_dealloc(Ring *self)
     self->open = 0;
     Py_CLEAR(self->server);
     Py_CLEAR(self->session);
+    Py_CLEAR(self->last);
     Py_CLEAR(self->poller);
     l5_ring_unmap(self);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -300,6 +302,7 @@ static PyMemberDef ring_members[] = {
     {"answered", T_ULONGLONG, offsetof(Ring, answered), READONLY, "requests answered on the hot path"},
     {"calls", T_ULONGLONG, offsetof(Ring, calls), READONLY, "calls into C"},
     {"session", T_OBJECT, offsetof(Ring, session), READONLY, "whose frames these are"},
+    {"last", T_OBJECT, offsetof(Ring, last), READONLY, "(shared) what receive took last, or None"},
     {NULL, 0, 0, 0, NULL},
 };
 

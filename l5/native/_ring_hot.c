@@ -146,6 +146,7 @@ PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count)
 
     if (!l5_ring_ready(self))
         return NULL;
+    Py_CLEAR(self->last);
     if (!self->poller || self->shared == LOCKED_INSIDE)
         Py_RETURN_NONE;
     rc = l5_ring_peek(self, &frame);
@@ -162,6 +163,8 @@ PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count)
     if (bytes) {
         l5_ring_data_arrived(self, frame.size);
         l5_ring_data_taken(self, frame.size);
+        if (self->shared) /* a signal's handler may raise before the caller has it */
+            self->last = Py_NewRef(bytes);
     }
     return with_due(self, bytes);
 }

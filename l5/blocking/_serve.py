@@ -1,0 +1,245 @@
+"""`serve`: a plain handler for each request or each connection, in threads."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+
+from .._acceptor import Acceptor
+from .._handler import takes_context
+from .._serve import ServerStatistics
+from .._service import NativeService
+from ._budget import ThreadBudget, TotalBudget
+from ._connection import Connection
+from ._private_loop import LoopThread
+from ._worker import Job, Worker
+
+if TYPE_CHECKING:
+    from .._bootstrap import Established
+    from .._options import ListenOptions
+    from ..abc import Buffer
+
+logger = logging.getLogger("l5.server")
+
+THREADS_MAX = 1024
+
+
+def serve(
+    handler: Callable[..., Buffer] | Callable[[Connection], None],
+    *urls: str,
+    per: Literal["request", "connection"] = "request",
+    threads: int = 1,
+    **options: Any,
+) -> Server:
+    """Return a server for `urls`, started by ``with`` and stopped when the block is left.
+
+    Each connection has a thread of its own, so `handler` may block.  It takes a request (`bytes`, a
+    private copy) and returns the answer (any buffer), and may take an `l5.RequestContext` as its
+    second argument; what it raises reaches the client as `RequestFailed`.  The requests of one
+    connection are handled one after another, or by up to `threads` threads at once.  With
+    ``per="connection"`` it is a function of a `Connection`, which is closed when it returns.
+    Options stand in the URLs' queries or are keywords (see `l5.ListenOptions`);
+    ``connections_max`` bounds the number of threads.
+
+    Leaving the block stops accepting, lets running requests finish within ``grace`` seconds, and
+    closes; a thread whose handler does not return is left behind and does not keep the interpreter
+    from ending.  Raises `AddressError` here, `OSError` when the block is entered and a URL is
+    taken.
+    """
+    if per not in ("request", "connection"):
+        raise ValueError(f"per={per!r}: a server is per 'request' or per 'connection'")
+    if not 1 <= threads <= THREADS_MAX:
+        raise ValueError(f"threads={threads!r}: 1 to {THREADS_MAX} for each connection")
+    if isinstance(handler, NativeService):
+        raise TypeError("a native service has threads of its own: give it to l5.serve")
+    if inspect.iscoroutinefunction(handler):
+        raise TypeError("an async handler needs an event loop: give it to l5.serve")
+    return Server(handler, urls, per, threads, options)
+
+
+class Server:
+    """A running server; made by `serve`."""
+
+    def __init__(
+        self,
+        handler: Callable[..., Any],
+        urls: Sequence[str],
+        per: str,
+        threads: int,
+        options: dict[str, Any],
+    ) -> None:
+        context = per == "request" and takes_context(handler)
+        self._acceptor = Acceptor(urls, options)
+        self._per = per
+        self._job = Job(handler, context, threads)
+        self._total = TotalBudget(self._acceptor.options.total_reassembly_bytes)
+        self._guard = threading.Lock()
+        self._threads: dict[threading.Thread, Worker | Connection | None] = {}
+        self._closed = threading.Event()
+        self._loop: LoopThread | None = None
+        self._connections_total = 0
+        self._answered_before = 0
+
+    # ---- life ----------------------------------------------------------------------------------
+
+    def __enter__(self) -> Server:
+        loop = LoopThread("l5 accepting")
+        try:
+            loop.call(self._acceptor.open)
+            loop.start(self._acceptor.run, self._on_established)
+        except BaseException:
+            loop.stop()
+            raise
+        self._loop = loop
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop(None if exc_value is None else 0.0)
+
+    def stop(self, grace: float | None = None) -> None:
+        """Stop accepting, let running requests finish within `grace` seconds, close everything.
+
+        Any thread may call it, any number of times; a handler that does is not waited for.
+        """
+        seconds = self._acceptor.options.grace if grace is None else grace
+        ends = monotonic() + seconds
+        loop, self._job.draining = self._loop, True
+        try:
+            if loop is not None:
+                loop.call(self._stop_accepting)
+        except RuntimeError:
+            return  # it has been stopped
+        try:
+            for end in self._ends():
+                end.end() if isinstance(end, Worker) else end.close()
+            self._join(ends)
+        finally:
+            for end in self._ends():
+                if isinstance(end, Worker):
+                    end.cut()
+            if loop is not None:
+                loop.stop()
+            self._closed.set()
+
+    async def _stop_accepting(self) -> None:
+        self._acceptor.close()
+
+    def _ends(self) -> list[Worker | Connection]:
+        with self._guard:
+            return [end for end in self._threads.values() if end is not None]
+
+    def _join(self, ends: float) -> None:
+        with self._guard:
+            threads = list(self._threads)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, ends - monotonic()))
+
+    def wait_closed(self, timeout: float | None = None) -> bool:
+        """Wait until the server has been stopped; False after `timeout` seconds."""
+        return self._closed.wait(timeout)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where clients reach this server (with the real ports)."""
+        return self._acceptor.urls
+
+    def statistics(self) -> ServerStatistics:
+        """Return the counters as an immutable value; a handler is `running` if not called by C."""
+        job = self._job
+        with self._guard:
+            workers = [end for end in self._threads.values() if isinstance(end, Worker)]
+            answered = self._answered_before + sum(worker.answered for worker in workers)
+            threads = len(self._threads)
+        with job.guard:
+            return ServerStatistics(
+                connections=self._acceptor.connections,
+                connections_total=self._connections_total,
+                rejected=self._acceptor.rejected,
+                requests=job.requests + answered,
+                failed=job.failed,
+                cancelled=job.cancelled,
+                running=job.running,
+                workers=threads,
+            )
+
+    # ---- connections ---------------------------------------------------------------------------
+
+    async def _on_established(self, made: Established, options: ListenOptions) -> None:
+        """(In the accepting thread) give a connection to a thread of its own."""
+        self._connections_total += 1
+        thread = threading.Thread(
+            target=self._run, args=(made, options), name="l5 connection", daemon=True
+        )
+        with self._guard:
+            refused = self._job.draining
+            if not refused:
+                self._threads[thread] = None
+        try:
+            if not refused:
+                thread.start()
+                return
+        except RuntimeError as error:
+            logger.warning("a connection was turned away: %s", error)
+            with self._guard:
+                del self._threads[thread]
+        made.close()
+        self._acceptor.left(made)
+
+    def _run(self, made: Established, options: ListenOptions) -> None:
+        """(In its thread) serve one connection."""
+        thread = threading.current_thread()
+        budget = ThreadBudget(options.reassembly_bytes, self._total)
+        end: Worker | Connection | None = None
+        try:
+            if self._per == "connection":
+                end = Connection(made, options, budget)
+                self._begin(thread, end)
+                self._run_connection(end)
+            else:
+                end = Worker(self._job, made, options, budget)
+                self._begin(thread, end)
+                end.run()
+        except Exception:
+            logger.exception("the thread of a connection failed by an error of our own")
+        finally:
+            with self._guard:
+                del self._threads[thread]
+                if isinstance(end, Worker):
+                    self._answered_before += end.answered
+            self._left(made)
+
+    def _begin(self, thread: threading.Thread, end: Worker | Connection) -> None:
+        with self._guard:
+            self._threads[thread] = end
+            draining = self._job.draining
+        if draining and isinstance(end, Connection):
+            end.close()  # `stop` has not seen it
+
+    def _run_connection(self, connection: Connection) -> None:
+        try:
+            with connection:
+                self._job.handler(connection)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            logger.debug("a connection ended: %r", error)
+        except Exception:
+            logger.exception("the handler of a connection raised; the connection is closed")
+
+    def _left(self, made: Established) -> None:
+        async def left() -> None:
+            self._acceptor.left(made)
+
+        if self._loop is not None:
+            self._loop.tell(left)
