@@ -15,7 +15,7 @@ import pytest
 
 import l5
 import l5.blocking
-from l5.testing import Pair, TransportSuite
+from l5.testing import Pair, TransportSuite, pattern
 from tests.blocking._adapter import AsyncView, calls_can_be_cancelled, in_thread
 
 __all__ = ["calls_can_be_cancelled"]
@@ -27,6 +27,37 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 
 class BlockingSuite(TransportSuite):
+    # What these ask for is asked of an event loop, and there is none.
+    test_strict_mode_yields_at_every_call = None  # type: ignore[assignment]
+    test_strict_requests = None  # type: ignore[assignment]
+    test_a_busy_sender_lets_others_run = None  # type: ignore[assignment]
+    test_sending_in_place_lets_others_run = None  # type: ignore[assignment]
+    test_an_endless_sender_can_be_cancelled = None  # type: ignore[assignment]
+
+    async def test_after_the_peers_close(self, directory: str) -> None:
+        """As in the suite, but the receiver is there: without a loop nobody grants for it."""
+
+        async def send(end: l5.Connection, long: bytes) -> None:
+            await end.send(b"last words")
+            await end.send(long)
+            await end.aclose()
+
+        long = pattern(self.max_message_bytes // 8)
+        async with self.pair(directory) as (client, server), anyio.create_task_group() as group:
+            group.start_soon(send, server, long)
+            assert await client.receive() == b"last words"
+            assert await client.receive() == long
+            for _ in range(2):
+                with pytest.raises(anyio.EndOfStream):
+                    await client.receive()
+            with pytest.raises(anyio.BrokenResourceError):
+                await client.send(b"x")
+            with pytest.raises(anyio.BrokenResourceError):
+                await client.request(b"x")
+            await client.aclose()
+            with pytest.raises(anyio.ClosedResourceError):
+                await client.receive()
+
     @asynccontextmanager
     async def pair(self, directory: str, **options: Any) -> AsyncGenerator[Pair]:
         with anyio.fail_after(60.0):
