@@ -37,9 +37,14 @@ async def connect(url: str, **options: Any) -> Connection:
     try:
         session = Session(current_hub(), made, chosen, Budget(chosen.reassembly_bytes))
     except OSError as error:
-        shown = _address.parse(url, _registry.schemes()).redacted
-        raise ConnectError(shown, [Attempt(shown, _limits.explain(error))]) from error
+        raise no_room(url, error) from error
     return Connection(session)
+
+
+def no_room(url: str, error: OSError) -> ConnectError:
+    """Return what to raise when a limit of this process leaves no room for the session."""
+    shown = _address.parse(url, _registry.schemes()).redacted
+    return ConnectError(shown, [Attempt(shown, _limits.explain(error))])
 
 
 async def establish(url: str, options: Mapping[str, object]) -> tuple[Established, Options]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import anyio
 
 from .. import _connection, _transmit
-from .._connect import establish
+from .._connect import establish, no_room
 from .._flow import Budget
 from .._frames import Kind
 from .._session import Session
@@ -39,7 +39,10 @@ def connect(url: str, **options: Any) -> Connection:
     bounds it.
     """
     made, chosen = _private_loop.run(establish, url, options)
-    return Connection(made, chosen, Budget(chosen.reassembly_bytes))
+    try:
+        return Connection(made, chosen, Budget(chosen.reassembly_bytes))
+    except OSError as error:
+        raise no_room(url, error) from error
 
 
 class _Engine(_connection.Connection):

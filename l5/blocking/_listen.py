@@ -59,7 +59,8 @@ class Listener:
     def accept(self, *, timeout: float | None = None) -> Connection:
         """Return the next connection; the caller closes it.
 
-        Raises `TimeoutError` after `timeout` seconds, `anyio.ClosedResourceError` once closed.
+        Raises `TimeoutError` after `timeout` seconds, `anyio.ClosedResourceError` once closed, and
+        `OSError` for a connection that is lost to a limit of this process.
         """
         try:
             found = self._accepted.get(timeout=None if timeout is None else max(0.0, timeout))
@@ -69,7 +70,12 @@ class Listener:
             self._accepted.put(None)  # for the next one who asks
             raise anyio.ClosedResourceError
         made, options = found
-        connection = Connection(made, options, ThreadBudget(options.reassembly_bytes, self._total))
+        budget = ThreadBudget(options.reassembly_bytes, self._total)
+        try:
+            connection = Connection(made, options, budget)
+        except BaseException:
+            self._left(made)
+            raise
         ended = connection._session.on_close  # pyright: ignore[reportPrivateUsage]
         ended.append(lambda: self._left(made))
         return connection

@@ -14,6 +14,7 @@ import anyio
 
 from .._acceptor import Acceptor
 from .._handler import takes_context
+from .._limits import explain
 from .._serve import ServerStatistics
 from .._service import NativeService
 from ._budget import ThreadBudget, TotalBudget
@@ -212,6 +213,8 @@ class Server:
                 end = Worker(self._job, made, options, budget)
                 self._begin(thread, end)
                 end.run()
+        except OSError as error:
+            logger.warning("a connection from %s is dropped: %s", made.peer, explain(error))
         except Exception:
             logger.exception("the thread of a connection failed by an error of our own")
         finally:
