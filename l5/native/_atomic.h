@@ -2,12 +2,15 @@
  *
  * Three kinds of access exist in l5:
  *   load_acquire / store_release   hand data over (message, space);
- *   load_seq / store_seq / swap    the store-then-load pairs of arming (publish v. arm): each side
+ *   load_seq / store_seq           the store-then-load pairs of arming (publish v. arm): each side
  *                                  stores its own word and then loads the other's, and at least
  *                                  one of them must see the other's store.  Sequentially
  *                                  consistent operations rather than stand-alone fences, because
  *                                  thread sanitizers do not model fences;
- *   load_relaxed / store_relaxed   statistics and hints.
+ *   load_relaxed / store_relaxed   statistics and hints; swap takes a word that hands over nothing
+ *                                  but itself, and orders nothing either.
+ *
+ * That each of them is needed is shown in tests/native/test_ring_model.py.
  */
 #ifndef L5_ATOMIC_H
 #define L5_ATOMIC_H
@@ -43,7 +46,7 @@ static inline void l5_store_seq(l5_word *word, uint64_t value)
 
 static inline uint64_t l5_swap(l5_word *word, uint64_t value)
 {
-    return atomic_exchange_explicit(word, value, memory_order_seq_cst);
+    return atomic_exchange_explicit(word, value, memory_order_relaxed);
 }
 
 static inline uint64_t l5_load_relaxed(const l5_word *word)

@@ -70,7 +70,8 @@ static int make_room(struct l5_channel *channel, uint64_t padded)
 
     if (channel->ring_bytes - used >= padded)
         return 0;
-    read = l5_load_acquire(channel->tx_read); /* pairs with: SPACE in l5_channel_publish */
+    /* pairs with: SPACE in l5_channel_publish; and DOORBELL, when l5_channel_arm looks once more */
+    read = l5_load_seq(channel->tx_read);
     if (read - channel->tx_read_cached > used || (read & (L5_ALIGN - 1)))
         return fault(channel, "the peer's read position is not one that it can have reached");
     channel->tx_read_cached = read;
@@ -145,7 +146,8 @@ int l5_channel_reserve(struct l5_channel *channel, uint32_t payload_bytes, void 
     return 0;
 }
 
-/* Zero the unused tail of a reservation: the next message's size word may lie in it. */
+/* Zero the unused tail of a reservation: the next message's size word may lie in it.  The own size
+ * word is left alone, the receiver polls it. */
 static void clear_tail(struct l5_channel *channel, uint64_t keep, uint64_t dirty)
 {
     uint8_t *at = channel->tx_base + (channel->tx_write & (channel->ring_bytes - 1));
@@ -172,7 +174,7 @@ void l5_channel_discard(struct l5_channel *channel)
 {
     if (!channel->tx_reserved)
         return;
-    clear_tail(channel, 0, l5_padded(channel->tx_reserved - 1));
+    clear_tail(channel, L5_PREFIX_BYTES, l5_padded(channel->tx_reserved - 1));
     channel->tx_reserved = 0;
 }
 
