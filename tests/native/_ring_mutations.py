@@ -1,0 +1,305 @@
+"""Every ordering and every re-check of the ring, and what the C is without it.
+
+Each entry takes one thing away from the source that is shipped, and names the scenario in which a
+schedule fails without it: under `tso` (x86) and under `views` (what C11 promises, see
+`model/views.c`).  On x86 acquire costs nothing, so leaving it out shows under `views` only; where
+nothing shows under `views`, the reason stands in the entry.
+"""
+
+import attrs
+
+__all__ = ["MUTATIONS", "Mutation"]
+
+
+@attrs.frozen
+class Mutation:
+    """One thing taken away."""
+
+    name: str
+    pair: str
+    """Which of the pairs of `channel.h` it belongs to."""
+    old: str
+    new: str
+    tso: str | None = None
+    """The scenario that fails on x86."""
+    views: str | None = None
+    """The scenario that fails where C11 is taken at its word."""
+    waiting: bool = False
+    """It is taken from `model/ring_sides.c`, which waits as the loop does."""
+
+
+def order(
+    name: str, pair: str, old: str, order: str, *, views: str, tso: str | None = None
+) -> Mutation:
+    """Replace the order of one access."""
+    kind = old.split("(")[0].rsplit(" ", 1)[-1].removeprefix("(").split("_")
+    weaker = old.replace("_".join(kind), "_".join([*kind[:-1], order]))
+    return Mutation(name, pair, old, weaker, tso, views)
+
+
+MUTATIONS = [
+    # ---- MESSAGE: the size word tells that header and payload are complete
+    order(
+        "the size word is stored without release",
+        "MESSAGE",
+        "l5_store_seq((l5_word *)(void *)at, payload_bytes + L5_HEADER_BYTES);",
+        "relaxed",
+        tso="message",
+        views="message",
+    ),
+    order(
+        "the size word is loaded without acquire",
+        "MESSAGE",
+        "l5_load_acquire((l5_word *)(void *)at); /* pairs with: MESSAGE",
+        "relaxed",
+        views="message",
+    ),
+    Mutation(
+        "the header is copied after the size word",
+        "MESSAGE",
+        """    memcpy(at + 8, &header, sizeof(header));
+    channel->tx_write += l5_padded(payload_bytes);
+    /* pairs with: MESSAGE in l5_channel_peek; and DOORBELL: store, then look at the armed word */
+    l5_store_seq((l5_word *)(void *)at, payload_bytes + L5_HEADER_BYTES);
+""",
+        """    channel->tx_write += l5_padded(payload_bytes);
+    l5_store_seq((l5_word *)(void *)at, payload_bytes + L5_HEADER_BYTES);
+    memcpy(at + 8, &header, sizeof(header));
+""",
+        tso="message",
+        views="message",
+    ),
+    Mutation(
+        "the payload is copied after the size word",
+        "MESSAGE",
+        """        memcpy(at + prefix_bytes, payload, payload_bytes);
+    finish(channel, kind, flags, id, (uint32_t)total);
+""",
+        """        (void)at;
+    finish(channel, kind, flags, id, (uint32_t)total);
+    memcpy(at + prefix_bytes, payload, payload_bytes);
+""",
+        tso="message",
+        views="message",
+    ),
+    Mutation(
+        "the tail of a reservation is zeroed after the size word",
+        "MESSAGE",
+        """    clear_tail(channel, l5_padded(payload_bytes), l5_padded(reserved - 1));
+    channel->tx_reserved = 0;
+    finish(channel, kind, flags, id, payload_bytes);
+""",
+        """    channel->tx_reserved = 0;
+    finish(channel, kind, flags, id, payload_bytes);
+    channel->tx_write -= l5_padded(payload_bytes);
+    clear_tail(channel, l5_padded(payload_bytes), l5_padded(reserved - 1));
+    channel->tx_write += l5_padded(payload_bytes);
+""",
+        tso="reserved",
+        views="reserved",
+    ),
+    Mutation(
+        "the tail of a reservation is not zeroed",
+        "MESSAGE",
+        "    clear_tail(channel, l5_padded(payload_bytes), l5_padded(reserved - 1));\n",
+        "",
+        tso="reserved",
+        views="reserved",
+    ),
+    Mutation(
+        "a discarded reservation is not zeroed",
+        "MESSAGE",
+        "    clear_tail(channel, L5_PREFIX_BYTES, l5_padded(channel->tx_reserved - 1));\n",
+        "",
+        tso="discarded",
+        views="discarded",
+    ),
+    Mutation(
+        "a discarded reservation is zeroed with the size word that is polled",
+        "MESSAGE",
+        "clear_tail(channel, L5_PREFIX_BYTES, l5_padded(channel->tx_reserved - 1));",
+        "clear_tail(channel, 0, l5_padded(channel->tx_reserved - 1));",
+        views="discarded",  # on x86 a zero over a zero is nothing
+    ),
+    # ---- SPACE: the read position tells that the space is read and zeroed
+    order(
+        "the read position is stored without release",
+        "SPACE",
+        "l5_store_seq(channel->rx_position, position);",
+        "relaxed",
+        tso="space",
+        views="space",
+    ),
+    order(
+        "the read position is loaded without acquire",
+        "SPACE",
+        "l5_load_seq(channel->tx_read);",
+        "relaxed",
+        views="space",
+    ),
+    Mutation(
+        "what was read is not zeroed",
+        "SPACE",
+        "    memset(channel->rx_base + (position & (channel->ring_bytes - 1)), 0, bytes);\n",
+        "    (void)position, (void)bytes;\n",
+        tso="laps",
+        views="laps",
+    ),
+    Mutation(
+        "what was read is zeroed after the position is given back",
+        "SPACE",
+        """    memset(channel->rx_base + (position & (channel->ring_bytes - 1)), 0, bytes);
+    if (channel->rx_read - channel->rx_published >= channel->ring_bytes / 8)
+        l5_channel_publish(channel);
+""",
+        """    if (channel->rx_read - channel->rx_published >= channel->ring_bytes / 8)
+        l5_channel_publish(channel);
+    memset(channel->rx_base + (position & (channel->ring_bytes - 1)), 0, bytes);
+""",
+        tso="laps",
+        views="laps",
+    ),
+    Mutation(
+        "the sender does not look whether there is room",
+        "SPACE",
+        "    if (channel->ring_bytes - used >= padded)\n        return 0;\n",
+        "    if (channel->ring_bytes - used >= padded || padded)\n        return 0;\n",
+        tso="laps",
+        views="laps",
+    ),
+    Mutation(
+        "no line stays free behind the last message",
+        "SPACE",
+        "kind == L5_CLOSE && !flags ? 0 : L5_ALIGN",
+        "0",
+        tso="leased",
+        views="leased",
+    ),
+    Mutation(
+        "a leased message is given back with what is behind it",
+        "SPACE",
+        "channel->rx_hold != UINT64_MAX ? channel->rx_hold : channel->rx_read",
+        "channel->rx_read",
+        tso="leased",
+        views="leased",
+    ),
+    # ---- DOORBELL: publish, then look at the armed word; arm, then look at what was published
+    order(
+        "the size word may land after the armed word is looked at",
+        "DOORBELL",
+        "l5_store_seq((l5_word *)(void *)at, payload_bytes + L5_HEADER_BYTES);",
+        "release",
+        tso="message",
+        views="message",
+    ),
+    order(
+        "the read position may land after the armed word is looked at",
+        "DOORBELL",
+        "l5_store_seq(channel->rx_position, position);",
+        "release",
+        tso="space",
+        views="space",
+    ),
+    order(
+        "the armed word may be looked at before what is published lands",
+        "DOORBELL",
+        "l5_load_seq(channel->peer_armed)",
+        "acquire",
+        views="message",
+    ),
+    order(
+        "the armed word may land after the second look",
+        "DOORBELL",
+        "l5_store_seq(channel->own_armed, (uint64_t)bits);",
+        "release",
+        tso="message",
+        views="message",
+    ),
+    order(
+        "the second look at the size word may come before the armed word lands",
+        "DOORBELL",
+        "l5_load_seq(l5_size_word(channel->rx_base, channel->rx_read, channel->ring_bytes))",
+        "acquire",
+        views="message",
+    ),
+    order(
+        "the second look at the read position may come before the armed word lands",
+        "DOORBELL",
+        "l5_load_seq(channel->tx_read);",
+        "acquire",
+        views="space",
+    ),
+    Mutation(
+        "no second look at the size word",
+        "DOORBELL",
+        "l5_load_seq(l5_size_word(channel->rx_base, channel->rx_read, channel->ring_bytes))",
+        "0",
+        tso="message",
+        views="message",
+    ),
+    Mutation(
+        "no second look at the read position",
+        "DOORBELL",
+        "if ((bits & L5_ARM_SPACE) && channel->tx_wanted) {",
+        "if ((bits & L5_ARM_SPACE) && channel->tx_wanted && bits < 0) {",
+        tso="space",
+        views="space",
+    ),
+    Mutation(
+        "the read position is not given back before sleeping",
+        "DOORBELL",
+        "    l5_channel_publish(channel);\n    l5_store_seq(channel->own_armed",
+        "    l5_store_seq(channel->own_armed",
+        tso="space of a whole ring",
+        views="space of a whole ring",
+    ),
+    Mutation(
+        "a message does not ring",
+        "DOORBELL",
+        "    wake_if_armed(channel, L5_ARM_DATA);\n",
+        "",
+        tso="message",
+        views="message",
+    ),
+    Mutation(
+        "space does not ring",
+        "DOORBELL",
+        "    wake_if_armed(channel, L5_ARM_SPACE);\n",
+        "",
+        tso="space",
+        views="space",
+    ),
+    Mutation(
+        "who takes the armed word rings only if it says so still",
+        "DOORBELL",
+        "        if (l5_swap(channel->peer_armed, 0))\n",
+        "        if (l5_swap(channel->peer_armed, 0) & bit)\n",
+        tso="gives up",
+        views="gives up",
+    ),
+    Mutation(
+        "the armed word is cleared by a store and not taken by an exchange",
+        "DOORBELL",
+        "        if (l5_swap(channel->peer_armed, 0))\n",
+        "        if ((l5_store_relaxed(channel->peer_armed, 0), 1))\n",
+        tso="woken by others",  # under views a store never goes behind one that was made later
+    ),
+    Mutation(
+        "the bell is read between arming and sleeping",
+        "DOORBELL",
+        "    bell_wait(me);\n    bell_hear(me);\n",
+        "    bell_hear(me);\n    bell_wait(me);\n",
+        tso="message",
+        views="message",
+        waiting=True,
+    ),
+    Mutation(
+        "who was rung is not armed again",
+        "DOORBELL",
+        "    l5_channel_disarm(&end->channel);\n    end->armed_for = 0;\n",
+        "    l5_channel_disarm(&end->channel);\n",
+        tso="messages",
+        views="messages",
+        waiting=True,
+    ),
+]

@@ -1,0 +1,124 @@
+/* A world in which the ring's own C runs under every schedule.
+ *
+ * This header is included by the compiler before everything else (-include) when channel.c, segment.c
+ * and wait.c are built for the model; it takes the place of _atomic.h, and of the few calls by which
+ * that code touches shared memory and the kernel.  Nothing of the code under test is written again.
+ *
+ *   channel.c segment.c wait.c     as they are; only compiled with this header
+ *   ring_sides.c                   who uses them: the wait loop, the scenarios, what must hold
+ *   explore.c                      two coroutines, choices, depth-first search by replay
+ *   memory.c                       the file and its mappings: addresses become cells of 8 bytes
+ *   tso.c                          memory as x86 has it: each side's stores wait in a FIFO buffer
+ *   views.c                        memory as C11 has it: each cell keeps its past, loads may be stale
+ *
+ * A mapping is address space that cannot be accessed: what the model does not see, crashes. */
+#ifndef L5_MODEL_H
+#define L5_MODEL_H
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SIDES = 2, PAGE_BYTES = 512, RING_BYTES_MAX = 1024, CELLS = (PAGE_BYTES + 2 * RING_BYTES_MAX) / 8 };
+
+enum order { RELAXED, ACQUIRE, RELEASE, SEQ_CST, PLAIN };
+
+struct place {
+    const char *function;
+    int line;
+};
+
+/* What a side does next, as far as others can notice. */
+struct action {
+    enum { NOTHING, LOAD, STORE, SWAP, RING, SLEEP, HEAR, BEGIN } kind;
+    int cell, count; /* of memory; of bells: whose */
+};
+
+/* ---- explore.c ----------------------------------------------------------------------------- */
+
+int choose(int options);                /* 0 is the plain course of things */
+int choose_stale(int options);          /* the same; anything but 0 counts as a stale load */
+void step(struct action action);        /* the caller is about to do this: somebody else may go first */
+void noticed(struct action action);     /* this was done without a step */
+void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+void tell(struct place place, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int explore(void (*begin)(void), void (*side)(int), void (*end)(void), int switches_max, int stale_max);
+extern int me;                          /* which side runs */
+extern const char *const side_names[SIDES];
+
+void bell_wait(int side);               /* sleep until `side` was rung */
+void bell_hear(int side);
+
+/* ---- memory.c ------------------------------------------------------------------------------ */
+
+struct memory {
+    void (*reset)(void);
+    uint64_t (*load)(int cell, enum order order, struct place place);
+    void (*store)(int cell, uint64_t value, enum order order, struct place place);
+    uint64_t (*swap)(int cell, uint64_t value, enum order order, struct place place);
+    void (*read)(int cell, int count, uint64_t *values, struct place place);
+    void (*write)(int cell, int count, const uint64_t *values, struct place place);
+    uint64_t (*final)(int cell); /* the value when all stores have landed */
+    void (*preset)(int cell, uint64_t value);
+    int (*lands)(int side, int cell, int count); /* would a STORE or SWAP of that side change these, too? */
+};
+
+extern const struct memory tso, views;
+extern const struct memory *memory;
+const char *cell_name(int cell);
+int cell_of(const void *address, size_t bytes);
+
+uint64_t model_load(const void *word, enum order order, struct place place);
+void model_store(void *word, uint64_t value, enum order order, struct place place);
+uint64_t model_swap(void *word, uint64_t value, enum order order, struct place place);
+void *model_copy(void *to, const void *from, size_t bytes, struct place place);
+void *model_fill(void *to, int value, size_t bytes, struct place place);
+void *model_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
+ssize_t model_send(int socket, struct place place);
+
+#define HERE ((struct place){__func__, __LINE__})
+
+/* ---- what _atomic.h has ----------------------------------------------------------------------- */
+
+#ifndef MODEL_ITSELF
+#define L5_ATOMIC_H
+
+typedef uint64_t l5_word;
+typedef uint32_t l5_word32;
+
+#define l5_load_acquire(word) model_load(word, ACQUIRE, HERE)
+#define l5_load_seq(word) model_load(word, SEQ_CST, HERE)
+#define l5_load_relaxed(word) model_load(word, RELAXED, HERE)
+#define l5_store_release(word, value) model_store(word, value, RELEASE, HERE)
+#define l5_store_seq(word, value) model_store(word, value, SEQ_CST, HERE)
+#define l5_store_relaxed(word, value) model_store(word, value, RELAXED, HERE)
+#define l5_swap(word, value) model_swap(word, value, RELAXED, HERE)
+
+static inline void l5_relax(void)
+{
+}
+
+/* ---- what the C library has ------------------------------------------------------------------- */
+
+#undef memcpy
+#undef memset
+#define memcpy(to, from, bytes) model_copy(to, from, bytes, HERE)
+#define memset(to, value, bytes) model_fill(to, value, bytes, HERE)
+#define send(socket, data, bytes, flags) ((void)(data), model_send(socket, HERE))
+#define mmap model_mmap
+#define sysconf(name) ((long)PAGE_BYTES)
+#define sched_getcpu() 0
+#endif
+
+#endif
