@@ -266,6 +266,22 @@ static int take_one(struct end *end, uint64_t *received, int hold)
     return 1;
 }
 
+/* Send by copy, or in place, sometimes after a reservation that was thought better of. */
+static int send_one(struct end *end, uint64_t id, const uint8_t *data, uint32_t size, uint64_t choice)
+{
+    uint32_t more = size < LIMIT / 2 ? (uint32_t)(choice >> 8) % 512 : 0;
+    void *place;
+
+    if (choice % 4 == 0 && l5_channel_reserve(&end->channel, size + more, &place) == 0) {
+        memset(place, 0xff, size + more);
+        memcpy(place, data, size);
+        if (choice % 8 == 0)
+            return l5_channel_commit(&end->channel, L5_DATA, 0, id, size);
+        l5_channel_discard(&end->channel);
+    }
+    return l5_channel_send(&end->channel, L5_DATA, 0, id, NULL, 0, data, size);
+}
+
 static void *run_end(void *argument)
 {
     static _Thread_local uint8_t data[LIMIT];
@@ -283,7 +299,7 @@ static void *run_end(void *argument)
                 size = random_size(&random);
                 fill(data, prepared, size);
             }
-            if (l5_channel_send(&end->channel, L5_DATA, 0, prepared, NULL, 0, data, size) == 0)
+            if (send_one(end, prepared, data, size, next_random(&random)) == 0)
                 sent++, progress = 1;
             else
                 blocked = 1;
