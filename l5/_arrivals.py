@@ -90,14 +90,23 @@ def on_piece(session: Session, request: Request, flags: int, payload: bytes) -> 
         )
     if flags & _MORE:
         if request.abandoned:
-            session.piece_taken(request, len(payload))
-        else:
+            piece_taken(session, request, len(payload))
+        elif payload:  # a piece without bytes costs no credit, and must not cost memory
             request.pieces.append(payload)
             request.waiter.wake()
         return
     session.window.in_flight -= 1
     session.requests.answer(request.id, payload)
     session.wake_patient()
+
+
+def piece_taken(session: Session, request: Request, size_bytes: int) -> None:
+    """Note that the application took a piece of a streamed answer, and grant more."""
+    request.consumed_bytes += size_bytes
+    allowed = request.consumed_bytes + session.takes.credit_bytes
+    if not request.done and allowed - request.allowed_bytes >= session.takes.credit_bytes // 2:
+        request.allowed_bytes = allowed
+        session.grant((True, request.id), allowed)
 
 
 def on_error(session: Session, flags: int, id: int, payload: bytes) -> None:

@@ -281,7 +281,8 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         session = self._session
         if session.state == "ENDED" or session.peer_done:
             raise anyio.EndOfStream
-        session.check_open()
+        if session.leaving is None or session.state != "OPEN":
+            session.check_open()
 
     def _check_sendable(self) -> None:
         self._session.check_open()

@@ -23,7 +23,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import attrs
-from anyio import ConnectionFailed
+from anyio import BrokenResourceError, ConnectionFailed
+
+GONE = "the peer closed the socket without a word"
 
 
 def _rebuild(cls: type[L5Error], args: tuple[Any, ...], state: dict[str, Any]) -> L5Error:
@@ -138,3 +140,10 @@ class TornRead(L5Error):
         )
         self.offset = offset
         self.attempts_count = attempts_count
+
+
+def as_broken(error: Exception) -> Exception:
+    """Return what a connection that broke by `error` says: the system's errors become anyio's."""
+    if isinstance(error, OSError):
+        return BrokenResourceError(f"the connection broke: {error}")
+    return error

@@ -16,15 +16,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from ._errors import RemoteProtocolError
 
 if TYPE_CHECKING:
+    from ._hello import Limits
     from ._wait import Waiter
 
+SHORT_BYTES = 4096
 FRAME_COST = 64
 """What a data message costs of its window beside its payload, in bytes."""
 
@@ -70,6 +72,22 @@ class Window:
         self.data_taken_total += data_cost(size_bytes, self.data_window)
         if self.data_taken_total - self.data_told >= self.data_window // 2:
             self.credit_owed = 1
+
+
+def window_of(ring: Any, sends: Limits, takes: Limits) -> Any:
+    """Return the counters of a connection: those of its ring, set, or a `Window`."""
+    if ring is None:
+        return Window(
+            peer_window=sends.data_window_bytes,
+            data_window=takes.data_window_bytes,
+            in_flight_max=sends.in_flight_max,
+            handling_max=takes.in_flight_max,
+        )
+    ring.peer_window = ring.data_allowed = sends.data_window_bytes
+    ring.data_window = takes.data_window_bytes
+    ring.in_flight_max = sends.in_flight_max
+    ring.handling_max = takes.in_flight_max
+    return ring
 
 
 class Budget:
@@ -158,10 +176,20 @@ class Partial:
 
     key: tuple[bool, int]
     retry: Callable[[], None]
-    segments: list[bytes] = attrs.field(factory=list[bytes])
+    segments: list[bytes | bytearray] = attrs.field(factory=list[bytes | bytearray])
     size_bytes: int = 0
     allowed_bytes: int = 0
     starved: bool = False
+
+    def append(self, payload: bytes) -> None:
+        """Keep a segment; short ones in one buffer, or each would cost an object."""
+        self.size_bytes += len(payload)
+        if len(payload) >= SHORT_BYTES:
+            self.segments.append(payload)
+        elif self.segments and isinstance(self.segments[-1], bytearray):
+            self.segments[-1] += payload
+        elif payload:
+            self.segments.append(bytearray(payload))
 
 
 class Reassembly:
@@ -185,6 +213,8 @@ class Reassembly:
         self._budget = budget
         self._grant = grant
         self._partials: dict[tuple[bool, int], Partial] = {}
+        self._unasked = 0
+        """Of them not answers: of those there are no more than requests of ours."""
 
     def __contains__(self, key: tuple[bool, int]) -> bool:
         return key in self._partials
@@ -202,8 +232,7 @@ class Reassembly:
             if not more:
                 return payload
             partial = self._open(key)
-        partial.size_bytes += len(payload)
-        partial.segments.append(payload)
+        partial.append(payload)
         if partial.size_bytes > self._message_limit:
             raise RemoteProtocolError(
                 f"the peer sent a message of more than the agreed {self._message_limit} bytes"
@@ -221,7 +250,7 @@ class Reassembly:
         return message
 
     def _open(self, key: tuple[bool, int]) -> Partial:
-        if len(self._partials) >= self._partials_max:
+        if not key[0] and self._unasked >= self._partials_max:
             raise RemoteProtocolError(
                 f"the peer began more than {self._partials_max} long messages at once"
             )
@@ -231,6 +260,7 @@ class Reassembly:
                 "the server's memory for half-received messages is used up: try again later"
             )
         self._partials[key] = partial
+        self._unasked += not key[0]
         return partial
 
     def _extend(self, partial: Partial) -> None:
@@ -246,6 +276,7 @@ class Reassembly:
         partial = self._partials.pop(key, None)
         if partial is None:
             return False
+        self._unasked -= not key[0]
         partial.segments.clear()  # now: a partial is part of a cycle, by its `retry`
         self._budget.leave(partial)
         return True

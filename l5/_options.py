@@ -34,6 +34,7 @@ _ALIASES = {
     "reassembly": "reassembly_bytes",
     "total_reassembly": "total_reassembly_bytes",
     "total_shared": "total_shared_bytes",
+    "max_ring": "max_ring_bytes",
 }
 # What would end in logs and shell histories, or would let a URL open a server to strangers.
 _KEYWORD_ONLY = frozenset({"token", "ssl_context", "allow", "allow_uids", "insecure"})
@@ -354,8 +355,15 @@ class ListenOptions(Options):
     )
     """Memory that the rings of all connections may have; beyond it they stay on their sockets."""
 
+    max_ring_bytes: int = attrs.field(converter=_size("max_ring", 64 * KIB, 256 * MIB))
+    """Largest ring that a client may choose; with a larger one it stays on its socket."""
+
     backlog: int = attrs.field(default=128, converter=_count("backlog", 1, 65535))
     """Connections that the operating system keeps waiting until they are accepted."""
+
+    @max_ring_bytes.default  # pyright: ignore
+    def _max_ring_default(self) -> int:
+        return max(16 * MIB, self.ring_bytes)
 
     @total_reassembly_bytes.default  # pyright: ignore
     def _total_default(self) -> int:

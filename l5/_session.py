@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from ._arrivals import DISPATCH
-from ._errors import LocalProtocolError, RemoteProtocolError
-from ._flow import Budget, Credit, Reassembly, Window
+from ._errors import GONE, LocalProtocolError, RemoteProtocolError, as_broken
+from ._flow import Budget, Credit, Reassembly, window_of
 from ._frames import COUNTER, DEADLINE, Flag, Kind, pack_error
-from ._requests import Request, RequestTable
+from ._requests import RequestTable
 
 if TYPE_CHECKING:
     from ._bootstrap import Established
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("l5.session")
 
-FRAMES_PER_TURN = 64
+CONTROL_MIN = 1024
+LEAVE_TURNS = 4
+"""Turns at once to receive the last words of a peer that is gone; usually that is all."""
 _EXPECTED = (OSError, RemoteProtocolError, LocalProtocolError, anyio.BrokenResourceError)
 _FOR_RESPONSE = int(Flag.FOR_RESPONSE)
 _REQUEST = int(Kind.REQUEST)
@@ -88,16 +90,21 @@ class Session:
         """The peer said that it sends nothing more, but still receives."""
         self.partial_requests: dict[int, int] = {}
         self._control: deque[tuple[int, int, int, bytes]] = deque()
+        self._control_max = 4 * takes.in_flight_max + CONTROL_MIN
         self._fds = (made.channel.fileno(), *made.watched)
-        self._lost, self._attached = False, True
+        self._attached = True
+        self.leaving: Exception | None = None
+        """Why the connection ends once the last words of a peer that is gone are received."""
+        self._words_left: float = 0
+        self._silent = 0
         self.reassembly: Reassembly = Reassembly(
             message_limit=takes.max_message_bytes + DEADLINE.size,
             credit_bytes=takes.credit_bytes,
-            partials_max=takes.in_flight_max + made.sends.in_flight_max + 16,
+            partials_max=takes.in_flight_max + 16,
             budget=budget,
             grant=self.grant,
         )
-        self.window: Any = self._make_window()
+        self.window: Any = window_of(self.ring, self.sends, self.takes)
         self._attach(options)
 
     def _attach(self, options: Options) -> None:
@@ -112,46 +119,26 @@ class Session:
             self._release()
             raise
 
-    def _make_window(self) -> Any:
-        ring = self.ring
-        if ring is None:
-            return Window(
-                peer_window=self.sends.data_window_bytes,
-                data_window=self.takes.data_window_bytes,
-                in_flight_max=self.sends.in_flight_max,
-                handling_max=self.takes.in_flight_max,
-            )
-        ring.peer_window = ring.data_allowed = self.sends.data_window_bytes
-        ring.data_window = self.takes.data_window_bytes
-        ring.in_flight_max = self.sends.in_flight_max
-        ring.handling_max = self.takes.in_flight_max
-        return ring
-
     def __repr__(self) -> str:
         return f"<Session {self.channel.transport} {self.state} peer={self.peer.address!r}>"
 
-    # ---- hub's endpoint ------------------------------------------------------------------------
+    # ---- hub's `Endpoint` ----------------------------------------------------------------------
 
     def fds(self) -> tuple[int, ...]:
-        """See `Endpoint.fds`."""
         return self._fds
 
     def wants_write(self) -> bool:
-        """See `Endpoint.wants_write`."""
         return self.channel.wants_write
 
     def on_event(self, fd: int, readable: bool, writable: bool) -> None:
-        """See `Endpoint.on_event`."""
         if fd != self._fds[0]:
             # The peer's process has ended, even if a forked child of it holds the socket open.
-            self._drain()
-            self.end(anyio.BrokenResourceError("the peer's process has ended"))
+            self.leave(anyio.BrokenResourceError("the peer's process has ended"))
             return
         try:
             self.channel.on_event()
         except anyio.EndOfStream:
-            self._drain()
-            self.end(anyio.BrokenResourceError("the peer closed the socket without a word"))
+            self.leave(anyio.BrokenResourceError(GONE))
             return
         except Exception as error:
             self.fail(error)
@@ -160,54 +147,65 @@ class Session:
             self.flush()
         self.on_ready()
 
-    def _drain(self) -> None:
-        """Receive what the peer sent before it went away; who shares its ring may write on."""
-        silent, enough = 0, math.inf
-        if self.ring is not None and self.channel.frame_limit:  # a quarter of a ring
-            enough = self.frames_received + self.channel.frame_limit * 4 // 64
-        while self.state == "OPEN" and silent < 2 and self.frames_received < enough:
-            before = self.frames_received
-            self.on_ready()  # a channel may say "none" once too often
-            silent = silent + 1 if self.frames_received == before else 0
+    def leave(self, error: Exception) -> None:
+        """End with `error` once what the peer sent before it went away has been received.
+
+        Who shares its ring may write on: no more than a ring holds is taken, and a turn's worth at
+        a time, so that a ring full of small frames does not hold up the loop.
+        """
+        if self.state == "OPEN" and self.leaving is None:
+            self.leaving = as_broken(error)
+            self.window.in_flight_max = self.window.data_allowed = 0  # the hot path sends no more
+            held = (self.channel.frame_limit or 0) * 4 // 64  # a frame is a quarter of a ring
+            self._words_left = held if self.ring is not None and held else math.inf
+            if self.server is not None:  # what it asked is nobody's business any more
+                self.fail(self.leaving)
+        for _ in range(LEAVE_TURNS):
+            self.on_ready()
+        if self.state == "OPEN":
+            self.hub.touch(self)
+
+    def _hear_last_words(self, frames: int, error: Exception) -> None:
+        """End when the peer that is gone was silent twice: a channel may say "none" too often."""
+        self._silent = 0 if frames else self._silent + 1
+        self._words_left -= frames
+        if self._silent >= 2 or self._words_left <= 0:
+            self.fail(error)
 
     def arm(self) -> bool:
-        """See `Endpoint.arm`."""
         if self.state not in ("OPEN", "ENDED"):
             return True
         self.flush_control()
         try:
+            if self.leaving is not None:
+                return False  # there may be more to receive
             return self.channel.arm(space=bool(self.senders or self._control))
         except Exception as error:
             self.fail(error)
             return False
 
-    def on_ready(self, frames: int = FRAMES_PER_TURN) -> None:
-        """Receive and sort what there is (a bounded number of frames); see `Endpoint.on_ready`."""
+    def on_ready(self, frames: int | None = None) -> None:
+        """Receive and sort what there is, a bounded number of frames."""
         if self.state != "OPEN":
             return
-        channel = self.channel
+        channel, before = self.channel, self.frames_received
         try:
-            for _ in range(frames):
+            for _ in range(frames or self.hub.turn_frames):
                 frame = channel.try_receive() if self.state == "OPEN" else None
                 if frame is None:
                     break
                 self.frames_received += 1
                 DISPATCH[frame[0]](self, frame[1], frame[2], frame[3])
         except anyio.EndOfStream:
-            self.end(anyio.BrokenResourceError("the peer closed the socket without a word"))
+            self.fail(self.leaving or anyio.BrokenResourceError(GONE))
         except Exception as error:
             self.fail(error)
         else:
             self.flush_control()
             self.wake_first()
-
-    def piece_taken(self, request: Request, size_bytes: int) -> None:
-        """Note that the application took a piece of a streamed answer, and grant more."""
-        request.consumed_bytes += size_bytes
-        allowed = request.consumed_bytes + self.takes.credit_bytes
-        if not request.done and allowed - request.allowed_bytes >= self.takes.credit_bytes // 2:
-            request.allowed_bytes = allowed
-            self.grant((True, request.id), allowed)
+            if self.leaving is not None and self.state == "OPEN":
+                self._hear_last_words(self.frames_received - before, self.leaving)
+        self.hub.streak += self.frames_received - before
 
     def wake_first(self) -> None:
         """Let who waits longest for room try again."""
@@ -219,14 +217,14 @@ class Session:
 
     def check_open(self) -> None:
         """Raise what a send has to raise unless the session is open."""
-        if self.state == "OPEN":
+        error = self.error or self.leaving
+        if error is None:
             return
         if self.state == "CLOSED":  # with the reason, if there is one: a fork
-            raise anyio.ClosedResourceError(*self.error.args if self.error else ())
-        if isinstance(self.error, RemoteProtocolError | LocalProtocolError):
-            raise self.error.with_traceback(None)  # else it would grow with every time
-        reason = self.error.args if self.error and self.error.args else ("the peer has closed",)
-        raise anyio.BrokenResourceError(*reason) from self.error
+            raise anyio.ClosedResourceError(*error.args)
+        if isinstance(error, RemoteProtocolError | LocalProtocolError):
+            raise error.with_traceback(None)  # else it would grow with every time
+        raise anyio.BrokenResourceError(*error.args or ("the peer has closed",)) from error
 
     def try_frame(self, kind: int, flags: int, id: int, payload: Any) -> bool:
         """Send a frame of a message; control frames that wait go first."""
@@ -268,7 +266,10 @@ class Session:
 
     def post(self, kind: int, flags: int, id: int, payload: bytes = _EMPTY) -> None:
         """Send a control frame, now or as soon as there is room; their number is bounded."""
-        if self.state != "OPEN":
+        if self.state != "OPEN" or self.leaving is not None:
+            return
+        if len(self._control) > self._control_max + len(self.requests):
+            self.fail(RemoteProtocolError("the peer does not take the answers to what it sends"))
             return
         self._control.append((kind, flags, id, payload))
         if not self.flush_control() or self.channel.wants_write:
@@ -280,7 +281,7 @@ class Session:
             self._owe_data_credit()
         control = self._control
         try:
-            while control and self.state == "OPEN" and not self._lost:
+            while control and self.state == "OPEN" and self.leaving is None:
                 if not self.channel.try_send(*control[0]):
                     return False
                 control.popleft()
@@ -298,10 +299,10 @@ class Session:
 
     def lose(self, error: Exception) -> None:
         """Break because sending failed, after receiving what a peer that left sent before."""
-        if not self._lost and not isinstance(error, RemoteProtocolError | LocalProtocolError):
-            self._lost = True
-            self._drain()
-        self.fail(error)
+        if isinstance(error, RemoteProtocolError | LocalProtocolError):
+            self.fail(error)
+        elif self.leaving is None:
+            self.leave(error)
 
     def _owe_data_credit(self) -> None:
         window = self.window
@@ -340,8 +341,7 @@ class Session:
             return
         if not isinstance(error, _EXPECTED):
             logger.error("%r broke by an error of our own", self, exc_info=error)
-        if isinstance(error, OSError):
-            error = anyio.BrokenResourceError(f"the connection broke: {error}")
+        error = as_broken(error)
         if isinstance(error, RemoteProtocolError):
             logger.warning("%s broke the protocol: %s", self.peer, error)
         self._finish("BROKEN", error)

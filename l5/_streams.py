@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.abc
 
 from . import _transmit
+from ._arrivals import piece_taken
 from ._errors import DeadlineExceeded, LocalProtocolError
 from ._frames import DEADLINE, DEADLINE_US_MAX, Flag, Kind
 from ._wait import Waiter
@@ -61,7 +62,7 @@ class ReplyStream:
             await self._park(request.waiter)
         await _transmit.pace(session)  # before a piece is taken: cancelled, none is lost
         piece = request.pieces.popleft()
-        session.piece_taken(request, len(piece))
+        piece_taken(session, request, len(piece))
         return piece
 
     async def _park(self, waiter: Waiter) -> None:

@@ -34,6 +34,8 @@ __all__ = ["Hub", "Waiter", "current_hub"]
 
 STREAK_MAX = 64
 """Messages before the event loop must run."""
+TURN_MIN = 4
+"""Frames of one connection that are taken at once, however many connections have some."""
 
 
 _BELL_MESSAGE = (1).to_bytes(8, "little")
@@ -129,7 +131,9 @@ class Hub:
         self._unarmed: set[Endpoint] = set()
         self._parked: dict[Waiter, None] = {}
         self._driver: Waiter | None = None
-        self._streak = 0
+        self.streak = 0
+        self.turn_frames: int = STREAK_MAX
+        """Frames that an endpoint may take at once: it shares them with others that have some."""
         self.poller: Poller | None = None
 
     def _open(self) -> Watcher:
@@ -288,6 +292,7 @@ class Hub:
         if self.poller is None or not self.poller.count:
             return False
         ready = self.poller.ready(spin)
+        self._share(len(ready))
         own = waiter.server
         for session in ready:
             if own is not None and (session is own or session.server is own):
@@ -295,6 +300,10 @@ class Hub:
             else:
                 session.on_ready()
         return bool(ready)
+
+    def _share(self, count: int) -> None:
+        """Divide the frames of a turn among so many endpoints."""
+        self.turn_frames = max(TURN_MIN, STREAK_MAX // max(1, count))
 
     def _arm_all(self) -> bool:
         armed = True
@@ -321,7 +330,9 @@ class Hub:
             return
         # The driver may sleep while another task looks: then the bell is not that task's to answer.
         driver_sleeps = self._driver is not None and self._driver.asleep_in is not None
-        for fd, mask in self._watcher.poll():
+        events = self._watcher.poll()
+        self._share(len(events))
+        for fd, mask in events:
             endpoint = self._endpoints.get(fd)
             if endpoint is not None:
                 self._unarmed.add(endpoint)
@@ -338,14 +349,14 @@ class Hub:
         self.poll_events()
 
     def _breathed(self) -> None:
-        self._streak = 0
+        self.streak = 0
         if self.poller is not None:
             self.poller.breathe()
 
     def due(self) -> bool:
         """Count a message that the hot path did not; tell whether the event loop should run."""
-        self._streak += 1
-        return self._streak >= STREAK_MAX or (self.poller is not None and self.poller.due)
+        self.streak += 1
+        return self.streak >= STREAK_MAX or (self.poller is not None and self.poller.due)
 
     # ---- ends ---------------------------------------------------------------------------------
 

@@ -237,7 +237,7 @@ class Workers:
             await hub.breathe()
         elif found is not None:
             found.session.on_ready()
-            if found.server is not self:
+            if found.server is not self or hub.due():
                 await hub.breathe()  # tasks of other connections were woken: let them run
         elif not self._ready:
             waiter = worker.waiter

@@ -17,6 +17,7 @@ from .._descriptors import discard
 from .._errors import RemoteProtocolError, TransportUnavailable
 from .._host import memfd_available
 from .._limits import explain, lack
+from .._options import size_text
 from ..abc import (
     Channel,
     Link,
@@ -131,7 +132,12 @@ def _ring_problem(ring_bytes: object, options: Any) -> str | None:
         return "the offer does not say how large the rings are"
     if not 65536 <= ring_bytes <= RING_BYTES_MAX or ring_bytes & (ring_bytes - 1):
         return f"rings of {ring_bytes} bytes are not a power of two from 64 KiB to 256 MiB"
-    del options
+    most = getattr(options, "max_ring_bytes", RING_BYTES_MAX)
+    if ring_bytes > most:
+        return (
+            f"rings of {size_text(ring_bytes)} are larger than this server takes (max_ring, "
+            f"{size_text(most)}): ask for smaller ones (ring=...)"
+        )
     return None
 
 

@@ -48,7 +48,7 @@ REASONS = {
     "a negative size": "not a power of two",
     "a size of 1 TiB": "total_shared",
     "a size that is no power of two": "not a power of two",
-    "0 descriptors": "0 descriptors came",
+    "0 descriptors": "no descriptor arrived",
     "2 descriptors": "2 descriptors came",
 }
 

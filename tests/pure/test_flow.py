@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import attrs
 import pytest
 from hypothesis import given, settings
@@ -152,9 +154,36 @@ def test_too_long_and_too_many() -> None:
     reassembly.add((False, 1), bytes(10), True)
     with pytest.raises(RemoteProtocolError, match="more than the agreed 15"):
         reassembly.add((False, 1), bytes(6), False)
-    reassembly.add((True, 1), bytes(1), True)
+    reassembly.add((False, 2), bytes(1), True)
+    for id in range(1, 5):  # answers: as many as there are requests of ours
+        reassembly.add((True, id), bytes(1), True)
     with pytest.raises(RemoteProtocolError, match="more than 2"):
-        reassembly.add((True, 2), bytes(1), True)
+        reassembly.add((False, 3), bytes(1), True)
+    assert reassembly.drop((False, 2))
+    reassembly.add((False, 3), bytes(1), True)
+
+
+def test_short_segments_cost_little_more_than_their_bytes() -> None:
+    """Whoever cuts a message into bytes must not have us keep an object for each."""
+    reassembly = Reassembly(
+        message_limit=1 << 20,
+        credit_bytes=1 << 20,
+        partials_max=1,
+        budget=Budget(1 << 20),
+        grant=lambda *_: None,
+    )
+    tracemalloc.start()
+    try:
+        for _ in range(50_000):
+            reassembly.add((False, 1), b"", True)
+            reassembly.add((False, 1), b"ab", True)
+        assert tracemalloc.get_traced_memory()[0] < 150_000
+    finally:
+        tracemalloc.stop()
+    whole = bytes(5000)
+    reassembly.add((False, 1), whole, True)
+    reassembly.add((False, 1), b"c", True)
+    assert reassembly.add((False, 1), b"d", False) == b"ab" * 50_000 + whole + b"cd"
 
 
 def test_a_server_takes_no_more_than_twice_its_budget() -> None:

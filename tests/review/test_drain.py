@@ -35,6 +35,12 @@ async def test_drain_takes_what_a_ring_holds_and_no_more() -> None:
 
             receive, session.channel.try_receive = session.channel.try_receive, endless
             session.on_event(session.fds()[0] + 1000, True, False)  # its process has ended
+            assert session.state == "OPEN"  # a few turns' worth, and then the loop has its turn
+            assert 20_000 - left <= 4 * 64
+            with pytest.raises(anyio.BrokenResourceError, match="process has ended"):
+                await connection.send(b"x")
+            with pytest.raises(anyio.BrokenResourceError, match="process has ended"):
+                await connection.receive()
             session.channel.try_receive = receive
             assert session.state == "BROKEN"
             assert 20_000 - left <= 2 * 65536 // 64
