@@ -292,7 +292,7 @@ class Hub:
         if self.poller is None or not self.poller.count:
             return False
         ready = self.poller.ready(spin)
-        self._share(len(ready))
+        self.turn_frames = max(TURN_MIN, STREAK_MAX // max(1, len(ready)))
         own = waiter.server
         for session in ready:
             if own is not None and (session is own or session.server is own):
@@ -300,10 +300,6 @@ class Hub:
             else:
                 session.on_ready()
         return bool(ready)
-
-    def _share(self, count: int) -> None:
-        """Divide the frames of a turn among so many endpoints."""
-        self.turn_frames = max(TURN_MIN, STREAK_MAX // max(1, count))
 
     def _arm_all(self) -> bool:
         armed = True
@@ -331,7 +327,7 @@ class Hub:
         # The driver may sleep while another task looks: then the bell is not that task's to answer.
         driver_sleeps = self._driver is not None and self._driver.asleep_in is not None
         events = self._watcher.poll()
-        self._share(len(events))
+        self.turn_frames = max(TURN_MIN, STREAK_MAX // max(1, len(events)))
         for fd, mask in events:
             endpoint = self._endpoints.get(fd)
             if endpoint is not None:
