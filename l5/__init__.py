@@ -13,6 +13,10 @@ connection's engine, `_wait` the one wait loop of an event loop, `_connection` a
 users hold; `native/` is the C core, `_service` its worker threads.
 """
 
+# First of all: it refuses a subinterpreter.
+from . import _interpreter as _interpreter
+
+# isort: split
 from . import abc
 from ._address import Address
 from ._connect import connect

@@ -115,12 +115,15 @@ class Server:
         traceback: TracebackType | None,
     ) -> bool | None:
         assert self._group is not None
+        # An error of the block's, `SystemExit` too, goes on as it is and not in a group.
+        own = exc_value is not None and not isinstance(exc_value, anyio.get_cancelled_exc_class())
+        given = (None, None, None) if own else (exc_type, exc_value, traceback)
         try:
             await self.stop(self._options.grace if exc_value is None else 0.0)
         finally:
             self._group.cancel_scope.cancel()
-            result = await self._group.__aexit__(exc_type, exc_value, traceback)
-        return result
+            result = await self._group.__aexit__(*given)
+        return None if own else result
 
     async def stop(self, grace: float | None = None) -> None:
         """Stop accepting, let running requests finish within `grace` seconds, close everything."""

@@ -1,7 +1,8 @@
 """The C core as Python sees it: `Ring`, `Poller`, `Slot` and the plain cffi `lib`.
 
-`available` is False where the extension could not be loaded (PyPy, or a failed build); then
-`reason` says why, and the socket transports work all the same.
+`available` is False where the extension could not be loaded (PyPy, or a failed build) or may not
+be (a free-threaded Python that runs without the GIL); then `reason` says why, and the socket
+transports work all the same.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .._errors import RemoteProtocolError
+from .._interpreter import gil_missing
 
 if TYPE_CHECKING:
     from .._fast import Poller, Ring, Slot
@@ -23,6 +25,8 @@ available: bool = False
 reason: str = ""
 
 try:
+    if _no_gil := gil_missing():
+        raise ImportError(_no_gil)
     from .._native import ffi, lib  # type: ignore[import-not-found,no-redef]
 
     if lib.l5_install_fast() < 0:
