@@ -10,7 +10,8 @@
  *   load_relaxed / store_relaxed   statistics and hints; swap takes a word that hands over nothing
  *                                  but itself, and orders nothing either.
  *
- * That each of them is needed is shown in tests/native/test_ring_model.py.
+ * That each of them is needed is shown in tests/native/test_ring_model.py; what is added here is
+ * added to tests/native/model/model.h as well.
  */
 #ifndef L5_ATOMIC_H
 #define L5_ATOMIC_H

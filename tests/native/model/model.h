@@ -105,6 +105,10 @@ typedef uint32_t l5_word32;
 #define l5_store_relaxed(word, value) model_store(word, value, RELAXED, HERE)
 #define l5_swap(word, value) model_swap(word, value, RELAXED, HERE)
 
+static inline void l5_copied(void)
+{
+}
+
 static inline void l5_relax(void)
 {
 }
