@@ -13,7 +13,8 @@ import anyio
 
 from ._errors import RemoteProtocolError
 from ._flow import data_cost
-from ._frames import COUNTER, DEADLINE, Flag, Kind, parse_error
+from ._frames import COUNTER, DEADLINE, ERROR_TEXT_MAX, Flag, Kind, parse_error
+from ._hello import printable
 
 if TYPE_CHECKING:
     from ._requests import Request
@@ -111,6 +112,9 @@ def piece_taken(session: Session, request: Request, size_bytes: int) -> None:
 
 def on_error(session: Session, flags: int, id: int, payload: bytes) -> None:
     del flags
+    if id == 0:  # no request has it: the last word of a peer that cuts us off
+        reason = printable(parse_error(payload)[1], ERROR_TEXT_MAX)
+        raise anyio.BrokenResourceError(f"the peer broke the connection and says: {reason}")
     session.requests.get(id)
     session.reassembly.drop((True, id))
     session.window.partials = len(session.reassembly)

@@ -30,6 +30,7 @@ from . import _hello, _host, _registry, _selector
 from ._address import Address
 from ._descriptors import discard
 from ._errors import L5Error, RemoteProtocolError, TransportUnavailable
+from ._frames import DEADLINE
 from ._hello import (
     Attach,
     ClientHello,
@@ -69,6 +70,11 @@ class Established:
         self.channel.close()
         for fd in self.watched:
             os.close(fd)
+
+
+def receive_limit(takes: Limits) -> int:
+    """Say how long a frame of the peer may be: a segment, or the longest message if shorter."""
+    return min(takes.segment_bytes, takes.max_message_bytes + DEADLINE.size)
 
 
 def fit_segments(sends: Limits, channel: Channel) -> Limits:
@@ -280,7 +286,7 @@ class ClientHandshake:
         return attempt.complete(
             hello_link.link,
             send_limit=sends.segment_bytes,
-            receive_limit=self._takes.segment_bytes,
+            receive_limit=receive_limit(self._takes),
         )
 
     async def _upgrade_elsewhere(
@@ -337,7 +343,7 @@ class ClientHandshake:
         self._reasons.pop(used, None)
         if channel is None:
             channel = link.into_channel(
-                send_limit=sends.segment_bytes, receive_limit=self._takes.segment_bytes
+                send_limit=sends.segment_bytes, receive_limit=receive_limit(self._takes)
             )
         watched: tuple[int, ...] = ()
         if channel.one_copy:

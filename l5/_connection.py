@@ -12,6 +12,7 @@ import anyio.abc
 
 from . import _transmit
 from ._errors import DeadlineExceeded, RemoteProtocolError
+from ._farewell import leave
 from ._flow import data_cost
 from ._frames import DEADLINE, DEADLINE_US_MAX, Flag, Kind
 from ._in_place import Lease, Reservation
@@ -337,24 +338,20 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         session = self._session
         if isinstance(error, RemoteProtocolError | anyio.BrokenResourceError | OSError):
             session.lose(error)
+        elif not isinstance(error, anyio.ClosedResourceError):
             return error
-        if isinstance(error, anyio.ClosedResourceError):
-            try:
-                session.check_open()  # it knows by whom, and why
-            except Exception as reason:
-                return reason
+        try:
+            session.check_open()  # it knows by whom, and why
+        except Exception as reason:
+            return reason
         return error
 
     async def aclose(self) -> None:
-        """Close: what was sent before is delivered, open requests fail; may be called twice."""
-        session = self._session
-        try:
-            if session.state == "OPEN" and session.channel.wants_write:
-                with session.hub.move_on_after(1.0), _transmit.in_line(session) as waiter:
-                    while session.state == "OPEN" and not session.flush():
-                        await _transmit.wait_room(session, waiter)
-        finally:
-            session.close()
+        """Close: what was sent before is delivered, open requests fail; may be called twice.
+
+        Waits for a slow peer for ``close_timeout`` at most; what it has not taken by then is lost.
+        """
+        await leave(self._session)
 
     async def __aenter__(self) -> Connection:
         return self

@@ -42,7 +42,7 @@ class Kind(IntEnum):
     """With flag DEADLINE (first segment only) it begins with the remaining microseconds (u32)."""
     RESPONSE = 3
     ERROR = 4
-    """The request failed: u16 length, type, message (UTF-8)."""
+    """The request failed: u16 length, type, message (UTF-8); id 0: the connection ends so."""
     CANCEL = 5
     """The requester lost interest; the answer (any) is still owed."""
     CREDIT = 6
@@ -129,12 +129,11 @@ def check_header(size_bytes: int, kind: int, flags: int, payload_limit: int) -> 
         raise RemoteProtocolError("the peer sent a request too short for its deadline")
 
 
-def pack_error(type_name: str, message: str) -> bytes:
-    """Encode the payload of an ERROR frame, cutting what is too long."""
-    name = type_name.encode("utf-8", "replace")[:ERROR_TEXT_MAX]
-    return (
-        len(name).to_bytes(2, "little") + name + message.encode("utf-8", "replace")[:ERROR_TEXT_MAX]
-    )
+def pack_error(type_name: str, message: str, room_bytes: int = 2 + 2 * ERROR_TEXT_MAX) -> bytes:
+    """Encode the payload of an ERROR frame, cutting what is too long or does not fit."""
+    name = type_name.encode("utf-8", "replace")[: min(ERROR_TEXT_MAX, room_bytes // 2)]
+    text = message.encode("utf-8", "replace")[: min(ERROR_TEXT_MAX, room_bytes - 2 - len(name))]
+    return len(name).to_bytes(2, "little") + name + text
 
 
 def parse_error(payload: bytes) -> tuple[str, str]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from l5._options import Options
 
 MAX_HELLO_BYTES: Final = 8192
+SEGMENT_BYTES_MIN: Final = 256
 VERSIONS: Final = (1,)
 """Protocol versions that this side speaks, best first."""
 
@@ -75,7 +76,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What one side takes from the other."""
 
     max_message_bytes: Size
-    segment_bytes: Annotated[int, Meta(ge=256, le=1 << 30)]
+    segment_bytes: Annotated[int, Meta(ge=SEGMENT_BYTES_MIN, le=1 << 30)]
     data_window_bytes: Size
     credit_bytes: Size
     in_flight_max: Annotated[int, Meta(ge=1, le=1 << 20)]
@@ -254,12 +255,6 @@ class HelloReader:
         """Show what came after the last message taken."""
         return bytes(self._buffer)
 
-    def take_trailing(self) -> bytes:
-        """Take what came after the last message: it belongs to the next protocol."""
-        rest = bytes(self._buffer)
-        self._buffer.clear()
-        return rest
-
     def feed_eof(self) -> None:
         """Tell that the peer closed; raises RemoteProtocolError unless between two messages."""
         if self._error is None and self._buffer:
@@ -373,9 +368,13 @@ def check_rendezvous(name: str) -> str:
 
 
 def agree(local: Limits, remote: Limits) -> Limits:
-    """Say what this side may send: what the remote takes, and no message over either's limit."""
+    """Say what this side may send: what the remote takes, and no message over either's limit.
+
+    A segment is no longer than a message, so what is too long never passes for a segment.
+    """
     largest = min(local.max_message_bytes, remote.max_message_bytes)
-    return msgspec.structs.replace(remote, max_message_bytes=largest)
+    segment = min(remote.segment_bytes, max(largest, SEGMENT_BYTES_MIN))
+    return msgspec.structs.replace(remote, max_message_bytes=largest, segment_bytes=segment)
 
 
 def limits_of(options: Options) -> Limits:

@@ -216,6 +216,9 @@ class Options:
     connect_timeout: float = attrs.field(default=10.0, converter=_seconds("connect_timeout"))
     """Seconds for all of connect(): reaching the peer, its hello and the upgrade."""
 
+    close_timeout: float = attrs.field(default=1.0, converter=_seconds("close_timeout", 0.0))
+    """Seconds that closing waits for a peer to take what was sent; the rest is lost."""
+
     heartbeat_ms: int = attrs.field(default=10, converter=_count("heartbeat_ms", 0, 60_000))
     """How often a native service publishes its load; 0 is never."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +15,7 @@ import attrs
 
 from ._acceptor import Acceptor, open_session
 from ._connection import Connection
+from ._farewell import leave
 from ._flow import Budget
 from ._handler import Handler, takes_context
 from ._limits import explain
@@ -95,9 +98,11 @@ class Server:
     # ---- life ----------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Server:
+        if self._closed is not None:
+            raise RuntimeError("this server has been started before: make another one by l5.serve")
         self._hub = current_hub()
-        self._closed = anyio.Event()
         await self._acceptor.open()
+        self._closed = anyio.Event()
         self._group = await anyio.create_task_group().__aenter__()
         if self._native is not None:
             self._native.start()
@@ -127,7 +132,7 @@ class Server:
 
     async def stop(self, grace: float | None = None) -> None:
         """Stop accepting, let running requests finish within `grace` seconds, close everything."""
-        assert self._closed is not None
+        closed = self._started()
         seconds = self._options.grace if grace is None else grace
         try:
             if not self._draining:
@@ -138,9 +143,14 @@ class Server:
             with anyio.CancelScope(shield=True):
                 if self._native is not None:
                     await self._native.stop(seconds)
-            for session in list(self._sessions):
-                session.close()
-            self._closed.set()
+            try:
+                async with anyio.create_task_group() as group:
+                    for session in list(self._sessions):
+                        group.start_soon(leave, session)
+            finally:
+                for session in list(self._sessions):
+                    session.close()
+                closed.set()
 
     async def _drain(self, grace: float) -> None:
         if self._workers is None:
@@ -151,9 +161,42 @@ class Server:
         await self._workers.drain(grace)
 
     async def wait_closed(self) -> None:
-        """Wait until the server has been stopped."""
-        assert self._closed is not None
-        await self._closed.wait()
+        """Wait until the server has been stopped (by `stop`, or by leaving its block)."""
+        await self._started().wait()
+
+    async def serve_forever(self) -> None:
+        """Serve until the process gets SIGINT or SIGTERM, then stop as `stop` does.
+
+        For programs whose only work this is: Ctrl-C ends them without a traceback, after running
+        requests have had their ``grace`` seconds.  A second signal ends that wait.  Returns also
+        when the server is stopped otherwise.  In another thread than the main one, which gets no
+        signals, it only waits.
+        """
+        closed = self._started()
+        if threading.current_thread() is not threading.main_thread():  # signals are not for it
+            await closed.wait()
+            return
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with anyio.create_task_group() as group:
+
+                async def obey() -> None:
+                    count = 0
+                    async for number in signals:
+                        count += 1
+                        name = signal.Signals(number).name
+                        logger.info("%s: %s", name, "closing" if count > 1 else "finishing")
+                        group.start_soon(self.stop, 0.0 if count > 1 else None)
+
+                group.start_soon(obey)
+                await closed.wait()
+                group.cancel_scope.cancel()
+
+    def _started(self) -> anyio.Event:
+        if self._closed is None:
+            raise RuntimeError(
+                "this server has not been started: use it as `async with l5.serve(...) as server:`"
+            )
+        return self._closed
 
     @property
     def urls(self) -> tuple[str, ...]:

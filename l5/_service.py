@@ -28,6 +28,7 @@ from . import native
 from ._cpu import may_spin
 from ._errors import TransportUnavailable
 from ._frames import parse_error
+from ._last_words import tell_fault
 from ._service_values import (
     HandlerError,
     Limits,
@@ -276,6 +277,7 @@ class NativeService:
         if fault:
             text = native.ffi.string(fault).decode()
             logger.warning("%s: connection %d broke the protocol: %s", self.name, number, text)
+            tell_fault(attached.channel, text)
         attached.on_done()
 
     async def run_connection(self, made: Established) -> None:

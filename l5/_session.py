@@ -24,6 +24,7 @@ from ._arrivals import DISPATCH
 from ._errors import GONE, LocalProtocolError, RemoteProtocolError, as_broken
 from ._flow import Budget, Credit, Reassembly, window_of
 from ._frames import COUNTER, DEADLINE, Flag, Kind, pack_error
+from ._last_words import say, tell_fault
 from ._requests import RequestTable
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Session:
         self.aborted: int = 0
         self.long_data: int = 0
         self.strict: bool = options.strict
+        self.close_timeout: float = options.close_timeout
         self.eof_sent: bool = False
         self.untaken: int = 0
         """Messages at the head of the inbox that were given back: they are paid for."""
@@ -92,7 +94,7 @@ class Session:
         self._control: deque[tuple[int, int, int, bytes]] = deque()
         self._control_max = 4 * takes.in_flight_max + CONTROL_MIN
         self._fds = (made.channel.fileno(), *made.watched)
-        self._attached = True
+        self._attached, self._released, self._keep_channel = True, False, False
         self.leaving: Exception | None = None
         """Why the connection ends once the last words of a peer that is gone are received."""
         self._words_left: float = 0
@@ -116,7 +118,7 @@ class Session:
         try:
             self.hub.attach(self)
         except OSError:  # a limit of this process
-            self._release()
+            self.release()
             raise
 
     def __repr__(self) -> str:
@@ -235,6 +237,7 @@ class Session:
             sent = self.channel.try_send(kind, flags, id, payload)
         except Exception as error:
             self.lose(error)
+            self.check_open()  # the peer may have said why it left
             raise
         if sent:
             self.frames_sent += 1
@@ -313,13 +316,12 @@ class Session:
 
     def grant(self, key: tuple[bool, int], allowed_bytes: int) -> None:
         """Allow the peer more of one long message (by whether it is an answer to us, and id)."""
-        flags = _FOR_RESPONSE if key[0] else 0
-        self.post(Kind.CREDIT, flags, key[1], COUNTER.pack(allowed_bytes))
+        self.post(Kind.CREDIT, _FOR_RESPONSE * key[0], key[1], COUNTER.pack(allowed_bytes))
 
     def reply_error(self, id: int, type_name: str, message: str) -> None:
         """Answer a request with an error."""
         self.window.handling -= 1
-        self.post(Kind.ERROR, 0, id, pack_error(type_name, message))
+        self.post(Kind.ERROR, 0, id, pack_error(type_name, message, self.sends.segment_bytes))
 
     def wake_patient(self) -> None:
         """Wake who waits for credit or for an answer."""
@@ -330,10 +332,8 @@ class Session:
 
     def end(self, error: Exception) -> None:
         """The peer has gone: with CLOSE (`EndOfStream`), or without a word."""
-        if self.state != "OPEN":
-            return
-        clean = isinstance(error, anyio.EndOfStream)
-        self._finish("ENDED" if clean else "BROKEN", error)
+        if self.state == "OPEN":
+            self._finish("ENDED" if isinstance(error, anyio.EndOfStream) else "BROKEN", error)
 
     def fail(self, error: Exception) -> None:
         """Break the connection because of `error`."""
@@ -344,18 +344,14 @@ class Session:
         error = as_broken(error)
         if isinstance(error, RemoteProtocolError):
             logger.warning("%s broke the protocol: %s", self.peer, error)
+            tell_fault(self.channel, str(error), error.code, self.sends.segment_bytes)
         self._finish("BROKEN", error)
 
-    def close(self) -> None:
-        """Close from our side: say CLOSE if there is room, then let go of everything."""
-        if self.state == "OPEN":
-            self.flush_control()
-            if not self._control:
-                try:
-                    self.channel.try_send(Kind.CLOSE, 0, 0, _EMPTY)
-                    self.channel.flush()
-                except Exception as error:
-                    logger.debug("CLOSE was not sent: %r", error)
+    def close(self, *, keep_channel: bool = False) -> None:
+        """Say CLOSE if there is room, and let go of everything (of the channel at `release`)."""
+        if self.state == "OPEN" and self.flush_control():
+            say(self.channel, Kind.CLOSE)
+        self._keep_channel = keep_channel
         if self.state != "CLOSED":
             self._finish("CLOSED", anyio.ClosedResourceError())
 
@@ -365,7 +361,7 @@ class Session:
         self.error = anyio.ClosedResourceError(
             "this connection belongs to the parent process: connect again after fork"
         )
-        self._attached = False
+        self._attached, self._released = False, True
         self.channel.forget()
         for fd in self._fds[1:]:
             os.close(fd)
@@ -376,7 +372,8 @@ class Session:
         if self._attached:
             self._attached = False
             self.hub.detach(self)
-            self._release()
+        if not self._keep_channel:
+            self.release()
         self.reassembly.clear()
         lost = error
         if isinstance(error, anyio.EndOfStream):
@@ -394,7 +391,10 @@ class Session:
         for callback in self.on_close:
             callback()
 
-    def _release(self) -> None:
-        self.channel.close()
-        for fd in self._fds[1:]:
-            os.close(fd)
+    def release(self) -> None:
+        """Close the channel, if that has not been done."""
+        if not self._released:
+            self._released = True
+            self.channel.close()
+            for fd in self._fds[1:]:
+                os.close(fd)

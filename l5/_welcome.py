@@ -19,6 +19,7 @@ from ._bootstrap import (
     close_all,
     fit_segments,
     peer_pidfd,
+    receive_limit,
     upgrade_transports,
 )
 from ._errors import L5Error, RemoteProtocolError, TransportUnavailable
@@ -310,7 +311,7 @@ class ServerHandshake:
         return attempt.complete(
             hello_link.link,
             send_limit=sends.segment_bytes,
-            receive_limit=self._takes.segment_bytes,
+            receive_limit=receive_limit(self._takes),
         )
 
     def _take(
@@ -337,7 +338,7 @@ class ServerHandshake:
         self._declined.pop(used, None)
         if channel is None:
             channel = link.into_channel(
-                send_limit=sends.segment_bytes, receive_limit=self._takes.segment_bytes
+                send_limit=sends.segment_bytes, receive_limit=receive_limit(self._takes)
             )
         watched: tuple[int, ...] = ()
         if channel.one_copy:

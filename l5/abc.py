@@ -144,6 +144,13 @@ class Channel(Pollable):
         """Push out accepted bytes; return True when none are left."""
         return True
 
+    def part(self) -> bool:
+        """Stop sending and throw away what arrives; True when closing now loses nothing.
+
+        For transports where closing can take from the peer what it has not got yet.
+        """
+        return True
+
     @abstractmethod
     def close(self) -> None:
         """Release memory and descriptors at once; never waits, may be called twice."""

@@ -12,7 +12,7 @@ async def main(url: str) -> None:
     service = l5.NativeService(histogram.handler(), workers=2)
     async with l5.serve(service, url) as server:
         print(*server.urls, flush=True)
-        await server.wait_closed()
+        await server.serve_forever()
 
 
 if __name__ == "__main__":

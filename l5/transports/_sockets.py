@@ -21,6 +21,7 @@ from .._errors import RemoteProtocolError
 from .._limits import lack
 from .._loop import Descriptor
 from ..abc import Channel, Link, LinkListener, PeerInfo
+from ._parting import part, resets
 from ._passing import FDS_MAX, discard_unread, receive_with_fds
 from ._stream import StreamChannel, TLSChannel
 from ._tls import TLSSocket
@@ -118,6 +119,8 @@ class SocketLink(Link):
     def abort(self) -> None:
         if self._passes_fds:
             discard_unread(self._socket)
+        elif self._socket.fileno() >= 0 and resets(self._socket):
+            part(self._socket)  # the reason that was given may be on its way
         close_socket(self._socket)
 
 
@@ -168,6 +171,9 @@ class TLSLink(Link):
     async def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         if fds:
             raise ValueError("a TLS link cannot pass descriptors")
+        if self._tls.plain:  # a peer that was refused because it speaks no TLS: it reads why
+            await SocketLink(self._tls.socket, self.transport, self.peer).send(data)
+            return
         await self._ready()
         try:
             while not self._tls.flush():
@@ -201,6 +207,8 @@ class TLSLink(Link):
         raise ValueError("the socket of a TLS link cannot be given up")
 
     def abort(self) -> None:
+        if self._tls.socket.fileno() >= 0:
+            part(self._tls.socket)
         close_socket(self._tls.socket)
 
 

@@ -23,6 +23,7 @@ import anyio
 from .._errors import MessageTooLarge, RemoteProtocolError
 from .._frames import DEADLINE, HEADER, HEADER_BYTES, Kind, check_header, parse_header
 from ..abc import Channel, Frame
+from ._parting import part, resets
 
 if TYPE_CHECKING:
     from ..abc import Buffer
@@ -244,7 +245,15 @@ class StreamChannel(Channel):
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    def part(self) -> bool:
+        return not resets(self._socket) or part(self._socket)
+
     def close(self) -> None:
+        if not self._closed:
+            self.part()
+        self.forget()
+
+    def forget(self) -> None:
         self._closed = True
         self._rest = None
         self._socket.close()
@@ -258,6 +267,7 @@ class TLSChannel(StreamChannel):
     ) -> None:
         super().__init__(tls.socket, transport, send_limit=send_limit, receive_limit=receive_limit)
         self._tls = tls
+        self._parted = False
         self._send = tls.send
         self._recv_into = tls.recv_into
 
@@ -296,10 +306,8 @@ class TLSChannel(StreamChannel):
             return False
         return not (space and not self._tls.wants_write)
 
-    def close(self) -> None:
-        if not self._closed:
+    def part(self) -> bool:
+        if not self._parted:
+            self._parted = True
             self._tls.say_goodbye()
-        super().close()
-
-    def forget(self) -> None:
-        super().close()
+        return super().part()

@@ -44,6 +44,9 @@ class TLSSocket:
             server_hostname=server_name,
         )
         self._unsent = b""
+        self._head = b""
+        self.plain: bool = False
+        """The peer does not speak TLS but l5 itself, and can be told so."""
         self._starved = True
 
     @property
@@ -69,6 +72,11 @@ class TLSSocket:
                 except BlockingIOError:
                     return False
             except ssl.SSLError:
+                if self._head.startswith(b"L5"):
+                    self.plain = True
+                    raise RemoteProtocolError(
+                        "the peer speaks l5 without TLS: one end is l5:// and the other l5s://"
+                    ) from None
                 self._flush_alert()
                 raise
             else:
@@ -135,6 +143,7 @@ class TLSSocket:
         data = self.socket.recv(_READ_BYTES)
         self._starved = False
         if data:
+            self._head = (self._head + data)[:2]
             self._incoming.write(data)
         else:
             self._incoming.write_eof()

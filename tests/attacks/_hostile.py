@@ -29,3 +29,18 @@ def hold(control: Control, url: str, count: int, options: dict[str, Any]) -> Non
         control.say("all served")
 
     anyio.run(main)
+
+
+def listen_silently(control: Control, url: str) -> None:
+    """Shake hands with whoever comes, and never look at a message."""
+
+    async def main() -> None:
+        async def ignore(connection: l5.Connection) -> None:
+            await anyio.sleep_forever()
+
+        async with l5.serve(ignore, url, per="connection") as server:
+            control.say(f"at {server.urls[0]}")
+            # Nobody waits for messages in this loop, so nobody reads them.
+            await anyio.to_thread.run_sync(control.hear)
+
+    anyio.run(main)

@@ -120,7 +120,7 @@ def run_fragment(
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
 
-    portal.call(run_until_it_serves if ".wait_closed()" in text else run)
+    portal.call(run_until_it_serves if ".serve_forever()" in text else run)
 
 
 # -- what pages say
