@@ -119,7 +119,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         if started is None:
             return await self._request_anew(_transmit.as_bytes_view(payload), 0)
         waiter = Waiter()
-        request = session.requests.open(started, waiter)
+        request = session.requests.open(started, waiter, sent=True)
         return await self._await_answer(request)
 
     async def _request_until(self, payload: Buffer, deadline: float) -> bytes:
@@ -139,6 +139,7 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         window = session.window
         await _transmit.wait_until(session, lambda: window.in_flight < window.in_flight_max)
         window.in_flight += 1
+        window.requests += 1
         id = window.next_id
         window.next_id = id + 1
         return session.requests.open(id, Waiter(), streaming=streaming)

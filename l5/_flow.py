@@ -51,6 +51,8 @@ class Window:
     in_flight_max: int
     handling_max: int
     next_id: int = 1
+    requests: int = 0
+    """Requests sent."""
     in_flight: int = 0
     handling: int = 0
     data_sent: int = 0

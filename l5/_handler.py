@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 import types
 from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 import attrs
 
-from ._loop import stray_cancellation
+from ._loop import checkpoint, stray_cancellation
 from ._service_values import HandlerError
 
 if TYPE_CHECKING:
@@ -83,6 +84,23 @@ def takes_context(handler: Handler) -> bool:
     return len(required) == 2
 
 
+def context_of(session: Session, id: int, deadline_us: int | None) -> RequestContext:
+    """Return what a handler may know of a request."""
+    deadline = None if deadline_us is None else deadline_us / 1e6
+    return RequestContext(session.peer, session.channel.transport, id, deadline)
+
+
+def deadline_ns(deadline_us: int) -> int:
+    """Return when the deadline of a request that has just come is over, by the monotonic clock."""
+    return time.monotonic_ns() + deadline_us * 1000
+
+
+def no_answer(reply: Any) -> TypeError:
+    """Explain what is wrong with a handler's result."""
+    kind = "None" if reply is None else type(reply).__name__
+    return TypeError(f"the request handler returned {kind}; it must return bytes or another buffer")
+
+
 def settled(error: BaseException) -> Exception:
     """Return what a handler raised as its answer; raise what ends the task that runs it."""
     if isinstance(error, Exception):
@@ -92,6 +110,12 @@ def settled(error: BaseException) -> Exception:
     failure = HandlerError("CancelledError", "the handler waited for what was cancelled elsewhere")
     failure.__cause__ = error
     return failure
+
+
+async def end_cancellation(worker: Worker) -> None:
+    """Take a cancellation that came as its request ended: the next one is not meant."""
+    while worker.scope is not None and worker.scope.cancel_called:
+        await checkpoint()
 
 
 @types.coroutine

@@ -143,6 +143,7 @@ class Reservation:
         id = window.next_id
         self._commit(Kind.REQUEST, id, size)
         window.in_flight += 1
+        window.requests += 1
         request = session.requests.open(id, Waiter())
         return await self._connection._await_answer(request)
 

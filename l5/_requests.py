@@ -18,6 +18,7 @@ import attrs
 from ._errors import DeadlineExceeded, RemoteProtocolError, RequestFailed
 
 if TYPE_CHECKING:
+    from ._latency import Watch
     from ._wait import Waiter
 
 DEADLINE_TYPE = "DeadlineExceeded"
@@ -39,6 +40,8 @@ class Request:
     """(Streaming) bytes that the application has taken."""
     arrived_bytes: int = 0
     allowed_bytes: int = 0
+    begun_ns: int = 0
+    """When it was sent, if somebody watches."""
 
     def result(self) -> bytes:
         """Return the answer of a request that is done, or raise what came instead."""
@@ -54,13 +57,18 @@ class RequestTable:
     def __init__(self) -> None:
         self._requests: dict[int, Request] = {}
         self.late_answers: int = 0
+        self.watch: Watch | None = None
 
     def __len__(self) -> int:
         return len(self._requests)
 
-    def open(self, id: int, waiter: Waiter, *, streaming: bool = False) -> Request:
-        """Note a request that has been, or is being, sent."""
+    def open(
+        self, id: int, waiter: Waiter, *, streaming: bool = False, sent: bool = False
+    ) -> Request:
+        """Note a request that has just been sent, or is about to be."""
         request = Request(id, waiter, streaming)
+        if self.watch is not None:
+            request.begun_ns = self.watch.begun_ns if sent else self.watch.begin()
         self._requests[id] = request
         return request
 
@@ -109,6 +117,8 @@ class RequestTable:
         request = self.get(id)
         del self._requests[id]
         request.done = True
+        if self.watch is not None and request.begun_ns:
+            self.watch.end(request.begun_ns)
         if request.abandoned:
             self.late_answers += 1
             return None

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ._fast import Ring
     from ._handler import RequestServer
     from ._hello import Limits
+    from ._latency import Watch
     from ._options import Options
     from ._selector import UpgradeReport
     from ._wait import Hub, Waiter
@@ -50,6 +51,15 @@ _EMPTY = b""
 
 class Session:
     """See the module's docstring."""
+
+    frames_sent: int = 0
+    frames_received: int = 0
+    space_waits: int = 0
+    aborted: int = 0
+    answered: int = 0
+    """Requests of the peer that were answered, without those of the ring's hot path."""
+    long_data: int = 0
+    watch: Watch | None = None
 
     def __init__(
         self,
@@ -78,11 +88,6 @@ class Session:
         """Who waits for credit or for an answer before it may send at all."""
         self.credits: dict[tuple[bool, int], Credit] = {}
         self.on_close: list[Callable[[], None]] = []
-        self.frames_sent: int = 0
-        self.frames_received: int = 0
-        self.space_waits: int = 0
-        self.aborted: int = 0
-        self.long_data: int = 0
         self.strict: bool = options.strict
         self.close_timeout: float = options.close_timeout
         self.eof_sent: bool = False
@@ -258,12 +263,15 @@ class Session:
         if type(payload) is not bytes or len(payload) > self.sends.segment_bytes:
             return None
         id = window.next_id
+        if self.watch is not None:
+            self.watch.begin()
         if not self.channel.try_send(_REQUEST, 0, id, payload):
             return None
         if self.channel.wants_write:
             self.hub.touch(self)
         self.frames_sent += 1
         window.next_id = id + 1
+        window.requests += 1
         window.in_flight += 1
         return id
 

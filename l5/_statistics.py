@@ -8,6 +8,7 @@ import attrs
 
 if TYPE_CHECKING:
     from ._session import Session
+    from ._wait import Hub
 
 
 @attrs.frozen
@@ -33,6 +34,49 @@ class ConnectionStatistics:
     calls: int | None
     """(Shared memory) calls into C."""
     in_flight: int
+    requests_sent: int = 0
+    requests_answered: int = 0
+    """Requests of the peer that this side answered, errors included."""
+    ring: RingFill | None = None
+    """(Shared memory) how full the two rings are."""
+
+
+@attrs.frozen
+class RingFill:
+    """How much of the rings of a connection over shared memory is taken, in bytes."""
+
+    size: int
+    """Of each ring."""
+    sent: int
+    """What the peer has not read; it tells how far it is once in an eighth of the ring."""
+    waiting: int
+    """What the peer sent and this side has not read."""
+
+
+@attrs.frozen
+class LoopStatistics:
+    """What the connections of one event loop spent waiting, since the first one was made."""
+
+    spins: int
+    spun_ns: int
+    yields: int
+    """How often two `sched_yield` were tried, because spinning would have taken the peer's CPU."""
+    yielded_ns: int
+    sleeps: int
+    slept_ns: int
+
+
+def loop_statistics_of(hub: Hub) -> LoopStatistics:
+    """Read the counters of an event loop."""
+    poller = hub.poller
+    return LoopStatistics(
+        spins=poller.spins if poller else 0,
+        spun_ns=poller.spun_total_ns if poller else 0,
+        yields=poller.yields if poller else 0,
+        yielded_ns=poller.yielded_total_ns if poller else 0,
+        sleeps=hub.sleeps,
+        slept_ns=hub.slept_ns,
+    )
 
 
 def statistics_of(session: Session) -> ConnectionStatistics:
@@ -52,4 +96,7 @@ def statistics_of(session: Session) -> ConnectionStatistics:
         spun_ns=poller.spun_total_ns if poller else None,
         calls=ring.calls if ring else None,
         in_flight=session.window.in_flight,
+        requests_sent=session.window.requests,
+        requests_answered=session.answered + (ring.answered if ring else 0),
+        ring=RingFill(*ring.fill()) if ring else None,
     )

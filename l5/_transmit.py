@@ -73,6 +73,7 @@ async def wait_until(session: Session, condition: Callable[[], bool]) -> None:
     """Park until the peer's credit or answers make `condition` true; raises when it ends."""
     if not condition():
         waiter = Waiter()
+        session.space_waits += 1
         session.patient[waiter] = None
         try:
             while not condition():

@@ -18,6 +18,7 @@ import os
 import threading
 import weakref
 from contextlib import AbstractContextManager
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -135,6 +136,8 @@ class Hub:
         self.turn_frames: int = STREAK_MAX
         """Frames that an endpoint may take at once: it shares them with others that have some."""
         self.poller: Poller | None = None
+        self.sleeps: int = 0
+        self.slept_ns: int = 0
 
     def _open(self) -> Watcher:
         if self._watcher is None:
@@ -257,10 +260,13 @@ class Hub:
                 continue
             self._open()
             waiter.asleep_in = self
+            began_ns = monotonic_ns()
             try:
                 await self._sleep()
             finally:
                 waiter.asleep_in = None
+                self.sleeps += 1
+                self.slept_ns += monotonic_ns() - began_ns
             self._breathed()
             self.poll_events()
             if waiter.ready:

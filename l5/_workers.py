@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -22,11 +21,11 @@ from typing import Any, cast
 import anyio
 import anyio.abc
 
-from . import _transmit
+from . import _handler, _transmit
 from ._errors import MessageTooLarge
 from ._frames import Kind
-from ._handler import Request, RequestContext, Worker, awaited, resume, settled, takes_context
-from ._loop import checkpoint
+from ._handler import Request, Worker, awaited, resume, settled, takes_context
+from ._latency import end
 from ._service import HandlerError
 from ._session import Session
 from ._transmit import MessageCancelled
@@ -148,6 +147,7 @@ class Workers:
         if session is not None and session.state == "OPEN":
             self.cancelled += 1
             self.requests += 1
+            session.answered += 1
             session.reply_error(worker.id, reason, "the handler was cancelled")
         self._note_drained()
 
@@ -193,7 +193,7 @@ class Workers:
         hub = self._hub
         handler = None if self._context else self._handler
         while self._leader is worker:
-            await self._end_cancellation(worker)
+            await _handler.end_cancellation(worker)
             if self._ready:
                 await self._handle(worker, *self._ready.popleft())
                 continue
@@ -202,12 +202,6 @@ class Workers:
                 await self._go_on(worker, *cast("tuple[str, Any, int, Any, Any]", found))
             else:
                 await self._look_around(worker, hub, found)
-
-    @staticmethod
-    async def _end_cancellation(worker: Worker) -> None:
-        """Take a cancellation that came as its request ended: the next one is not meant."""
-        while worker.scope is not None and worker.scope.cancel_called:
-            await checkpoint()
 
     async def _go_on(
         self, worker: Worker, what: str, ring: Any, id: int, first: Any, second: Any
@@ -223,7 +217,9 @@ class Workers:
         elif what == "request":
             await self._handle(worker, session, id, first, None)
         elif what == "suspended":
+            begun_ns = session.watch.begun_ns if session.watch else 0
             await self._finish(worker, session, id, first, second, None)
+            end(session.watch, begun_ns)
         elif what == "returned":
             await self._reply_if_valid(worker, session, id, first)
         elif what == "raised":
@@ -254,12 +250,9 @@ class Workers:
         """Run the handler and answer."""
         try:
             if self._context:
-                deadline = None if deadline_us is None else deadline_us / 1e6
-                context = RequestContext(session.peer, session.channel.transport, id, deadline)
-                result = self._handler(payload, context)
+                result = self._handler(payload, _handler.context_of(session, id, deadline_us))
             elif self._plain and deadline_us is not None:
-                ends_ns = time.monotonic_ns() + deadline_us * 1000
-                result = self._handler(payload, deadline_ns=ends_ns)
+                result = self._handler(payload, deadline_ns=_handler.deadline_ns(deadline_us))
             else:
                 result = self._handler(payload)
             if not hasattr(result, "__await__"):
@@ -321,15 +314,15 @@ class Workers:
         self, worker: Worker, session: Session, id: int, payload: bytes, deadline_us: int | None
     ) -> None:
         """Run one request that came through the generic path."""
+        begun_ns = session.watch.begin() if session.watch else 0
         await self._call(worker, session, id, payload, deadline_us)
+        end(session.watch, begun_ns)
         if self._hub.due():
             await self._hub.breathe()
 
     async def _reply_if_valid(self, worker: Worker, session: Session, id: int, reply: Any) -> None:
         if reply is None or isinstance(reply, str | int | float):
-            kind = "None" if reply is None else type(reply).__name__
-            problem = f"the request handler returned {kind}; it must return bytes or another buffer"
-            self._failed(session, id, TypeError(problem))
+            self._failed(session, id, _handler.no_answer(reply))
         elif hasattr(reply, "__await__"):
             await self._finish_awaitable(worker, session, id, reply)
         else:
@@ -366,6 +359,7 @@ class Workers:
             self._not_answered(session, id, error)
         else:
             session.window.handling -= 1
+            session.answered += 1
             self.requests += 1
 
     async def _reply_slowly(
@@ -392,6 +386,7 @@ class Workers:
     def _failed(self, session: Session, id: int, error: Exception) -> None:
         self.failed += 1
         self.requests += 1
+        session.answered += 1
         if isinstance(error, HandlerError):
             session.reply_error(id, error.type, error.message)
             return

@@ -16,7 +16,15 @@ static PyObject *fast_set_errors(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *fast_latency_bucket(PyObject *Py_UNUSED(module), PyObject *value)
+{
+    unsigned long long ns = PyLong_AsUnsignedLongLong(value);
+
+    return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLong(l5_latency_index(ns));
+}
+
 static PyMethodDef fast_methods[] = {
+    {"latency_bucket", fast_latency_bucket, METH_O, "The bucket of a duration in ns, for the tests."},
     {"set_errors", fast_set_errors, METH_VARARGS, "set_errors(remote_protocol, closed, broken, busy)"},
     {NULL, NULL, 0, NULL},
 };

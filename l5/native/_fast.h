@@ -26,6 +26,7 @@
 #include <errno.h>
 #include <structmember.h>
 
+#include "_latency.h"
 #include "channel.h"
 
 enum {
@@ -37,6 +38,7 @@ enum {
     SPUN_MAX_NS = 100000,    /* spinning before the event loop must run */
     FRAME_COST = 64,         /* what a data message costs of its window beside its payload */
     RINGS_MAX = 65536,
+    FILL_STEPS_MAX = 1024,   /* messages that `fill` counts */
 };
 
 /* Who may use a ring: the thread that made it; or any thread that holds the connection's lock, and
@@ -69,7 +71,10 @@ typedef struct {
     unsigned int partials; /* half-received messages: a frame without MORE may be the end of one */
     int credit_owed;       /* a CREDIT found no room: the generic path sends it */
     uint64_t frames_sent, frames_received, bytes_sent, bytes_received, calls;
+    uint64_t requests;     /* sent */
     uint64_t answered;     /* requests answered by Poller.serve */
+    uint64_t *latencies;   /* while somebody watches: a histogram; else NULL */
+    uint64_t begun_ns;     /* (watched) when the last request was sent, or taken to be handled */
 } Ring;
 
 struct Poller {
@@ -80,7 +85,8 @@ struct Poller {
     int spinning;          /* the GIL may be released: no one else may come in */
     uint32_t streak;
     uint64_t spun_ns;      /* since the loop last ran */
-    uint64_t spun_total_ns;
+    uint64_t spun_total_ns, spins;     /* what waiting cost; counted where nothing was there yet */
+    uint64_t yielded_total_ns, yields;
     uint64_t turn_ns;      /* when the clock was first read in this turn of the loop; 0: not yet */
     uint64_t clock_ns;     /* when it was last read */
     uint32_t clock_every, clock_in;
@@ -121,6 +127,11 @@ PyObject *l5_ring_request(Ring *self, PyObject *payload);
 PyObject *l5_ring_send(Ring *self, PyObject *payload);
 PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count);
 
+/* _ring_watch.c */
+PyObject *l5_ring_watch(Ring *self, PyObject *on);
+PyObject *l5_ring_latencies(Ring *self, PyObject *ignored);
+PyObject *l5_ring_fill(Ring *self, PyObject *ignored);
+
 /* _slot.c */
 PyObject *l5_ring_reserve(Ring *self, PyObject *size);
 PyObject *l5_ring_lease(Ring *self, PyObject *ignored);
@@ -143,6 +154,19 @@ static inline int l5_ring_ready(Ring *self)
     }
     self->calls++;
     return 1;
+}
+
+/* Latencies are measured while somebody watches, at the price of reading the clock twice. */
+static inline void l5_ring_begin_latency(Ring *self)
+{
+    if (self->latencies)
+        self->begun_ns = l5_now_ns();
+}
+
+static inline void l5_ring_end_latency(Ring *self)
+{
+    if (self->latencies)
+        self->latencies[l5_latency_index(l5_now_ns() - self->begun_ns)]++;
 }
 
 /* What a data message costs of the window.  Half a window at most, so that a message larger than

@@ -40,6 +40,8 @@ int l5_poller_spin(Poller *self, uint64_t budget)
         found = l5_yield_twice(self->channels, self->count);
         Py_END_ALLOW_THREADS
         spent = l5_now_ns() - start;
+        self->yields++;
+        self->yielded_total_ns += spent;
     } else {
         uint64_t first = budget < GIL_HOLD_NS ? budget : GIL_HOLD_NS;
 
@@ -49,10 +51,11 @@ int l5_poller_spin(Poller *self, uint64_t budget)
             found = l5_spin(self->channels, self->count, budget - first, &spent);
             Py_END_ALLOW_THREADS
         }
+        self->spins++;
+        self->spun_total_ns += spent;
     }
     self->spinning = 0;
     self->spun_ns += spent;
-    self->spun_total_ns += spent;
     return found;
 }
 
@@ -248,7 +251,10 @@ static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *pr
         if (handler == Py_None)
             return hand_up("request", ring, frame.id, payload, NULL);
         Py_INCREF(ring); /* the handler may close it */
+        l5_ring_begin_latency(ring);
         up = handle(ring, frame.id, payload, handler);
+        if (!up)
+            l5_ring_end_latency(ring);
         note_handled(self);
         Py_DECREF(ring);
         Py_DECREF(payload);
@@ -350,6 +356,9 @@ static PyMemberDef poller_members[] = {
     {"yield_only", T_INT, offsetof(Poller, yield_only), 0, "never spin, only yield"},
     {"shared", T_INT, offsetof(Poller, shared), 0, "any thread may use it that holds the connection's lock"},
     {"spun_total_ns", T_ULONGLONG, offsetof(Poller, spun_total_ns), READONLY, "time spent spinning"},
+    {"spins", T_ULONGLONG, offsetof(Poller, spins), READONLY, "how often it had to spin"},
+    {"yielded_total_ns", T_ULONGLONG, offsetof(Poller, yielded_total_ns), READONLY, "time spent yielding"},
+    {"yields", T_ULONGLONG, offsetof(Poller, yields), READONLY, "how often it yielded instead"},
     {NULL, 0, 0, 0, NULL},
 };
 

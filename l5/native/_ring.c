@@ -235,6 +235,7 @@ static void ring_dealloc(Ring *self)
     Py_CLEAR(self->session);
     Py_CLEAR(self->last);
     Py_CLEAR(self->poller);
+    PyMem_Free(self->latencies);
     l5_ring_unmap(self);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -299,6 +300,8 @@ static PyMemberDef ring_members[] = {
     {"frames_received", T_ULONGLONG, offsetof(Ring, frames_received), READONLY, ""},
     {"bytes_sent", T_ULONGLONG, offsetof(Ring, bytes_sent), READONLY, ""},
     {"bytes_received", T_ULONGLONG, offsetof(Ring, bytes_received), READONLY, ""},
+    {"requests", T_ULONGLONG, offsetof(Ring, requests), 0, "requests sent"},
+    {"begun_ns", T_ULONGLONG, offsetof(Ring, begun_ns), READONLY, "(watched) when the last request began"},
     {"answered", T_ULONGLONG, offsetof(Ring, answered), READONLY, "requests answered on the hot path"},
     {"calls", T_ULONGLONG, offsetof(Ring, calls), READONLY, "calls into C"},
     {"session", T_OBJECT, offsetof(Ring, session), READONLY, "whose frames these are"},
@@ -336,6 +339,9 @@ static PyMethodDef ring_methods[] = {
     {"attach_bell", (PyCFunction)(void (*)(void))ring_attach_bell, METH_FASTCALL,
      "attach_bell(bell, send_limit, receive_limit)"},
     {"status", (PyCFunction)ring_status, METH_NOARGS, "(sequence, busy share in millionths) of the server"},
+    {"watch", (PyCFunction)l5_ring_watch, METH_O, "watch(on): note latencies from now on, or no more"},
+    {"latencies", (PyCFunction)l5_ring_latencies, METH_NOARGS, "u64 per bucket of _latency.h; empty: not watched"},
+    {"fill", (PyCFunction)l5_ring_fill, METH_NOARGS, "(ring size, what the peer has not read, what we have not)"},
     {"close", (PyCFunction)ring_close, METH_NOARGS, "Unmap, or as soon as the last slot is gone."},
     {"forget", (PyCFunction)ring_forget, METH_NOARGS, "(In a forked child) close what is the parent's."},
     {NULL, NULL, 0, NULL},

@@ -88,9 +88,11 @@ PyObject *l5_ring_request(Ring *self, PyObject *payload)
         Py_RETURN_NONE;
     if (l5_ring_get_payload(self, payload, &view) < 0)
         return NULL;
+    l5_ring_begin_latency(self);
     id = self->next_id;
     rc = l5_ring_send_frame(self, L5_REQUEST, 0, id, &view);
     self->next_id += !rc;
+    self->requests += !rc;
     PyBuffer_Release(&view);
     if (rc == -EAGAIN || rc == -EMSGSIZE || rc == -EBUSY)
         Py_RETURN_NONE;
@@ -101,8 +103,10 @@ PyObject *l5_ring_request(Ring *self, PyObject *payload)
             rc = l5_ring_peek(self, &frame);
             if (rc < 0)
                 return NULL;
-            if (rc && frame.kind == L5_RESPONSE && frame.id == id && !frame.flags)
+            if (rc && frame.kind == L5_RESPONSE && frame.id == id && !frame.flags) {
+                l5_ring_end_latency(self);
                 return with_due(self, l5_ring_take(self, &frame));
+            }
         }
     self->in_flight++;
     return PyLong_FromUnsignedLongLong(id);
