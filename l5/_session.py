@@ -26,13 +26,13 @@ from ._flow import Budget, Credit, Reassembly, window_of
 from ._frames import COUNTER, DEADLINE, Flag, Kind, pack_error
 from ._last_words import say, tell_fault
 from ._requests import RequestTable
+from ._statistics import SessionCounters
 
 if TYPE_CHECKING:
     from ._bootstrap import Established
     from ._fast import Ring
     from ._handler import RequestServer
     from ._hello import Limits
-    from ._latency import Watch
     from ._options import Options
     from ._selector import UpgradeReport
     from ._wait import Hub, Waiter
@@ -49,17 +49,8 @@ _REQUEST = int(Kind.REQUEST)
 _EMPTY = b""
 
 
-class Session:
+class Session(SessionCounters):
     """See the module's docstring."""
-
-    frames_sent: int = 0
-    frames_received: int = 0
-    space_waits: int = 0
-    aborted: int = 0
-    answered: int = 0
-    """Requests of the peer that were answered, without those of the ring's hot path."""
-    long_data: int = 0
-    watch: Watch | None = None
 
     def __init__(
         self,

@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 import attrs
 
 if TYPE_CHECKING:
+    from ._latency import Watch
     from ._session import Session
     from ._wait import Hub
+
+
+class SessionCounters:
+    """What a session counts, and how it is watched."""
+
+    frames_sent: int = 0
+    frames_received: int = 0
+    space_waits: int = 0
+    aborted: int = 0
+    answered: int = 0
+    """Requests of the peer that were answered, without those of the ring's hot path."""
+    long_data: int = 0
+    watch: Watch | None = None
+    """While somebody watches."""
+
+
+class HubCounters:
+    """What an event loop's hub counts of its sleeping."""
+
+    sleeps: int = 0
+    slept_ns: int = 0
+
+    def slept_since(self, began_ns: int) -> None:
+        """Count a sleep that is over."""
+        self.sleeps += 1
+        self.slept_ns += monotonic_ns() - began_ns
 
 
 @attrs.frozen

@@ -26,6 +26,7 @@ import anyio
 from . import native
 from ._cpu import may_spin
 from ._loop import Descriptor, checkpoint, current_loop_token
+from ._statistics import HubCounters
 from ._watch import READABLE, WRITABLE, Watcher, make_watcher
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ STREAK_MAX = 64
 """Messages before the event loop must run."""
 TURN_MIN = 4
 """Frames of one connection that are taken at once, however many connections have some."""
-
 
 _BELL_MESSAGE = (1).to_bytes(8, "little")
 
@@ -120,7 +120,7 @@ class Waiter:
             self.asleep_in.interrupt()
 
 
-class Hub:
+class Hub(HubCounters):
     """All connections of one event loop; use `current_hub`."""
 
     def __init__(self) -> None:
@@ -136,8 +136,6 @@ class Hub:
         self.turn_frames: int = STREAK_MAX
         """Frames that an endpoint may take at once: it shares them with others that have some."""
         self.poller: Poller | None = None
-        self.sleeps: int = 0
-        self.slept_ns: int = 0
 
     def _open(self) -> Watcher:
         if self._watcher is None:
@@ -265,8 +263,7 @@ class Hub:
                 await self._sleep()
             finally:
                 waiter.asleep_in = None
-                self.sleeps += 1
-                self.slept_ns += monotonic_ns() - began_ns
+                self.slept_since(began_ns)
             self._breathed()
             self.poll_events()
             if waiter.ready:

@@ -122,7 +122,7 @@ async def test_counters_of_requests_rings_and_sleeping(tmp_path: Path) -> None:
     assert (ours.requests_sent, ours.requests_answered) == (10, 0)
     assert (theirs.requests_sent, theirs.requests_answered) == (0, 10)
     assert ours.ring is not None and ours.ring.size == 1 << 20
-    assert ours.ring.sent > 0 and ours.ring.waiting == 0
+    assert 0 <= ours.ring.sent < 10 * 256 and ours.ring.waiting == 0
     assert after.sleeps > before.sleeps and after.slept_ns - before.slept_ns > 10e6
 
 
