@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Hub", "Waiter", "current_hub"]
 
-STREAK_MAX = 64
-"""Messages before the event loop must run."""
+STREAK_MAX = 64  # messages before the event loop must run
 TURN_MIN = 4
 """Frames of one connection that are taken at once, however many connections have some."""
 
