@@ -126,8 +126,10 @@ class Reservation:
             await self._connection.send(self._take()[:size])
             return
         cost = data_cost(size, window.peer_window)
-        # Credit comes in a frame and needs no room of ours, so waiting here cannot deadlock.
-        await _transmit.wait_until(session, lambda: window.data_sent + cost <= window.data_allowed)
+        session.check_open()
+        if window.data_sent + cost > window.data_allowed:
+            await self._connection.send(self._withdraw(size))
+            return
         id = window.next_id
         self._commit(Kind.DATA, id, size)
         await _transmit.pace(session)
@@ -139,7 +141,9 @@ class Reservation:
         if self._slot is None:
             return await self._connection.request(self._take()[:size])
         window = session.window
-        await _transmit.wait_until(session, lambda: window.in_flight < window.in_flight_max)
+        session.check_open()
+        if window.in_flight >= window.in_flight_max:
+            return await self._connection.request(self._withdraw(size))
         id = window.next_id
         self._commit(Kind.REQUEST, id, size)
         window.in_flight += 1
@@ -165,6 +169,23 @@ class Reservation:
         if not 0 <= size <= self._size_bytes:
             raise ValueError(f"cannot send {size} of {self._size_bytes} reserved bytes")
         return size
+
+    def _withdraw(self, size_bytes: int) -> bytes:
+        """Take the message out of the ring again, because it may not be sent yet.
+
+        Waiting with the ring reserved could last for ever: the peer's next word may depend on
+        credit that could not be sent meanwhile.
+        """
+        if self._slot.views:
+            raise BufferError(
+                f"release the {self._slot.views} view(s) of this message before sending it"
+            )
+        with memoryview(self._slot) as view:
+            message = view.tobytes()[:size_bytes]
+        slot, self._slot = self._slot, None
+        slot.close()
+        self._freed()
+        return message
 
     def _take(self) -> memoryview:
         assert self._buffer is not None

@@ -114,6 +114,7 @@ static PyMethodDef slot_methods[] = {
 static PyMemberDef slot_members[] = {
     {"size", T_PYSSIZET, offsetof(Slot, size), READONLY, "bytes"},
     {"done", T_BOOL, offsetof(Slot, done), READONLY, "sent or given back"},
+    {"views", T_PYSSIZET, offsetof(Slot, exports), READONLY, "views that exist now"},
     {NULL, 0, 0, 0, NULL},
 };
 
