@@ -1,0 +1,330 @@
+"""The referee: starts the processes, kills, stops and replaces them, and watches who waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from ._board import COUNTED, Board
+from ._process import MIB, Plan
+from ._text import Text
+from ._verdict import Disturbances, judge, read_logs
+
+ROOT = Path(__file__).parent.parent.parent
+NATIVE = ROOT / "l5" / "native"
+# What each server is: its kind and its loop.  Half of them take plain messages.
+SERVERS = (
+    *(("talk", "asyncio"), ("async", "uvloop"), ("talk", "trio"), ("native", "trio")),
+    *(("talk", "uvloop"), ("plain", "asyncio"), ("context", "trio"), ("native", "asyncio")),
+)
+LOOPS = ("asyncio", "uvloop", "trio")
+START_S = 90.0
+ACTION_EVERY_S = 0.7
+RSS_MAX_BYTES = 400 * MIB
+
+
+@attrs.frozen
+class Settings:
+    """What a soak is asked to do."""
+
+    seconds: float
+    seed: int
+    processes: int = 32
+    hang_s: float = 40.0
+    sabotage: str = ""
+    disturb: bool = True
+
+
+@attrs.frozen
+class Result:
+    """What a soak found."""
+
+    summary: dict[str, Any]
+    wrong: list[str]
+
+
+@attrs.define(eq=False)
+class Slot:
+    """A place for a process, and the one that is there now."""
+
+    number: int
+    generation: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    name: str = ""
+    told_at: float = 0.0
+    resume_at: float = 0.0
+    calm_from: float = 0.0
+    """Waits that began earlier may have waited for a process that was stopped."""
+
+
+class Referee:
+    """One soak."""
+
+    def __init__(self, settings: Settings, folder: Path, report: Callable[[str], None]) -> None:
+        self.settings = settings
+        self._folder = folder
+        self._report = report
+        self._rng = random.Random(settings.seed)
+        for name in ("log", "traces", "stderr", "urls"):
+            (folder / name).mkdir()
+        Text.write(folder / "text", settings.seed)
+        self._board = Board(folder / "board", settings.processes)
+        count = max(2, min(len(SERVERS), settings.processes // 4))
+        library = self._build_handler()
+        self._servers = [self._place(index, library) for index in range(count)]
+        self._slots = [Slot(number) for number in range(settings.processes)]
+        self._done = Disturbances(count)
+        self._wrong: list[str] = []
+        self._counts: Counter[str] = Counter()
+        self._actions: Counter[str] = Counter()
+
+    # ---- places ----------------------------------------------------------------------------------
+
+    def _build_handler(self) -> str:
+        target = self._folder / "handler.so"
+        compiler = os.environ.get("CC") or shutil.which("cc") or "gcc"
+        source = Path(__file__).parent / "handler.c"
+        flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+        command = [compiler, *flags, f"-I{NATIVE}", str(source), "-o", str(target)]
+        subprocess.run(command, check=True)
+        return str(target)
+
+    def _place(self, index: int, library: str) -> dict[str, Any]:
+        kind, loop = SERVERS[index]
+        port = self._free_port()
+        urls = [f"l5+unix://{self._folder}/urls/{index}", f"l5://127.0.0.1:{port}"]
+        return {"kind": kind, "loop": loop, "urls": urls, "library": library}
+
+    def _free_port(self) -> int:
+        """Find a port below those that the kernel gives to clients: it has to stay free."""
+        while True:
+            port = self._rng.randrange(12000, 30000)
+            with socket.socket() as probe:
+                try:
+                    probe.bind(("127.0.0.1", port))
+                except OSError:
+                    continue
+                return port
+
+    def _start(self, slot: Slot) -> None:
+        is_server = slot.number < len(self._servers)
+        plan = Plan(
+            folder=str(self._folder),
+            seed=self.settings.seed,
+            slots=self.settings.processes,
+            servers=self._servers,
+            slot=slot.number,
+            generation=slot.generation,
+            loop=self._servers[slot.number]["loop"] if is_server else LOOPS[slot.number % 3],
+            rss_max_bytes=RSS_MAX_BYTES,
+            sabotage=self.settings.sabotage,
+        )
+        module = "tests.soak._server" if is_server else "tests.soak._client"
+        slot.name, slot.told_at, slot.calm_from = plan.name, 0.0, time.monotonic()
+        with (self._folder / "stderr" / plan.name).open("wb") as stderr:
+            slot.process = subprocess.Popen(
+                [sys.executable, "-m", module, json.dumps(attrs.asdict(plan))],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stderr=stderr,
+            )
+
+    # ---- the course of a soak --------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Run the soak; whatever happens, no process is left."""
+        began = time.monotonic()
+        try:
+            self._start_all()
+            started = time.monotonic()
+            self._disturb_until(started + self.settings.seconds)
+            soaked = time.monotonic()
+            self._finish()
+        finally:
+            self._kill_all()
+        wrong, ends = judge(read_logs(self._folder / "log"), self._done)
+        wrong = [*self._wrong, *wrong]
+        summary = {
+            "seed": self.settings.seed,
+            "processes": self.settings.processes,
+            "seconds": round(soaked - started, 1),
+            "start_seconds": round(started - began, 1),
+            "finish_seconds": round(time.monotonic() - soaked, 1),
+            **{name: self._counts[name] for name in COUNTED},
+            "actions": dict(sorted(self._actions.items())),
+            "ends": dict(sorted(ends.items())),
+            "wrong": wrong,
+        }
+        return Result(summary, wrong)
+
+    def _start_all(self) -> None:
+        count = len(self._servers)
+        for slot in self._slots[:count]:
+            self._start(slot)
+        self._wait_for("the servers to come up", lambda: self._log_has("up", count))
+        for slot in self._slots[count:]:
+            self._start(slot)
+        total = len(self._slots)
+        self._wait_for("the clients to come up", lambda: self._log_has("up", total))
+        self._board.go()
+
+    def _log_has(self, what: str, count: int) -> bool:
+        found = {entry["by"] for entry in read_logs(self._folder / "log") if entry["what"] == what}
+        return len(found) >= count
+
+    def _wait_for(self, what: str, condition: Callable[[], bool]) -> None:
+        until = time.monotonic() + START_S
+        while not condition():
+            self._look_after_processes()
+            if self._wrong:
+                return
+            if time.monotonic() > until:
+                self._wrong.append(f"gave up waiting for {what}")
+                self._who_waits(0.0)
+                return
+            time.sleep(0.1)
+
+    def _disturb_until(self, end: float) -> None:
+        next_action = time.monotonic()
+        while (now := time.monotonic()) < end and not self._wrong and not self._board.alarmed:
+            if self.settings.disturb and now >= next_action and end - now > 5.0:
+                next_action = now + ACTION_EVERY_S * self._rng.uniform(0.5, 1.5)
+                self._disturb(self._rng.choice(self._slots), now)
+            self._look_after_processes()
+            self._watch(now)
+            self._report(self._line(end - now))
+            time.sleep(0.1)
+
+    def _disturb(self, slot: Slot, now: float) -> None:
+        if slot.process is None or slot.told_at or slot.resume_at:
+            return
+        chance = self._rng.random()
+        if chance < 0.45:
+            self._actions["SIGKILL"] += 1
+            self._done.end(slot.name, slot.number, now)
+            slot.told_at = now
+            slot.process.kill()
+        elif chance < 0.7:
+            self._actions["SIGTERM"] += 1
+            self._done.end(slot.name, slot.number, now)
+            slot.told_at = now
+            slot.process.terminate()
+        else:
+            self._actions["SIGSTOP"] += 1
+            slot.resume_at = now + self._rng.uniform(0.1, 3.0)
+            self._done.stop(slot.number, now, slot.resume_at)
+            slot.process.send_signal(signal.SIGSTOP)
+
+    def _look_after_processes(self) -> None:
+        """Let stopped processes go on, and replace those that ended."""
+        now = time.monotonic()
+        for slot in self._slots:
+            if slot.process is None:
+                continue
+            if slot.resume_at and now >= slot.resume_at:
+                slot.resume_at, slot.calm_from = 0.0, now
+                slot.process.send_signal(signal.SIGCONT)
+            status = slot.process.poll()
+            if status is None:
+                continue
+            self._note_end(slot, status)
+            slot.process = None
+            if not self._board.finishing and not self._wrong:
+                slot.generation += 1
+                self._start(slot)
+
+    def _note_end(self, slot: Slot, status: int) -> None:
+        self._counts.update(self._board.counts(slot.number))
+        expected = status == 0 or (slot.told_at and status in (-signal.SIGKILL, -signal.SIGTERM))
+        if not expected or not (slot.told_at or self._board.finishing):
+            text = (self._folder / "stderr" / slot.name).read_text(errors="replace")
+            text += (self._folder / "traces" / slot.name).read_text(errors="replace")
+            self._wrong.append(f"{slot.name} ended with {status}:\n{text[-3000:]}")
+
+    # ---- watching --------------------------------------------------------------------------------
+
+    def _watch(self, now: float) -> None:
+        """Report a hang: somebody has waited too long although nobody was stopped meanwhile."""
+        for slot in self._slots:
+            if slot.process is None or slot.resume_at:
+                continue
+            if slot.told_at and now - slot.told_at > self.settings.hang_s:
+                self._wrong.append(f"{slot.name} was told to end, and does not")
+            waits = self._board.waits(slot.number)
+            if waits and now - max(waits[0][0], slot.calm_from) > self.settings.hang_s:
+                self._wrong.append(f"{slot.name} hangs")
+        if self._wrong:
+            self._who_waits(self.settings.hang_s / 2)
+
+    def _who_waits(self, longer_than_s: float) -> None:
+        """Add to the verdict who waits for whom, and where in the code."""
+        now = time.monotonic()
+        lines: list[str] = []
+        for slot in self._slots:
+            waits = self._board.waits(slot.number)
+            late = [(now - since, text) for since, text in waits if now - since > longer_than_s]
+            if slot.process is None or not late:
+                continue
+            slot.process.send_signal(signal.SIGUSR1)
+            pid = slot.process.pid
+            lines += [f"  {slot.name} (pid {pid}) {age:.1f} s: {text}" for age, text in late]
+        time.sleep(0.5)
+        self._wrong.append("who waits for whom:\n" + "\n".join(lines))
+        for slot in self._slots:
+            traces = self._folder / "traces" / slot.name if slot.name else None
+            if traces is not None and (text := traces.read_text(errors="replace")):
+                self._wrong.append(f"{slot.name}:\n{text[-1500:]}")
+
+    def _line(self, left_s: float) -> str:
+        """Return the state of the soak, in one line."""
+        counts = Counter(self._counts)
+        for slot in self._slots:
+            counts.update(self._board.counts(slot.number))
+        actions = " ".join(f"{name} {count}" for name, count in sorted(self._actions.items()))
+        return (
+            f"{left_s:5.0f} s left  {counts['messages']:,} messages  "
+            f"{counts['bytes'] / 1e9:.2f} GB  {counts['connections']:,} connections  "
+            f"{counts['cancelled']:,} cancelled  {actions}"
+        )
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Let everybody come to an end: first the clients, then the servers."""
+        for slot in self._slots:
+            slot.resume_at = min(slot.resume_at, time.monotonic())
+        count = len(self._servers)
+        for flag, slots in ((1, self._slots[count:]), (2, self._slots[:count])):
+            self._board.tell(flag)
+            until = time.monotonic() + self.settings.hang_s
+            while any(slot.process is not None for slot in slots):
+                self._look_after_processes()
+                if self._wrong:
+                    return
+                if time.monotonic() > until:
+                    names = [slot.name for slot in slots if slot.process is not None]
+                    self._wrong.append(f"do not come to an end: {', '.join(names)}")
+                    self._who_waits(0.0)
+                    return
+                time.sleep(0.05)
+
+    def _kill_all(self) -> None:
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.kill()
+                slot.process.wait()
+                self._counts.update(self._board.counts(slot.number))
+                slot.process = None
