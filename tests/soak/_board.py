@@ -4,7 +4,7 @@ It survives whatever becomes of a process, so the referee can say who waits for 
 that was killed, is stopped, or hangs in C. A slot has lanes, one for each thing that is being
 waited for, and counters.
 
-    page 0       flags: 0 run, 1 clients come to an end, 2 servers too; 1 all are up; 1 something is wrong
+    page 0       bytes: 0 run, 1 clients come to an end, 2 servers too; 1 all are up; 1 an alarm
     page 1 + i   slot i: counters (messages, bytes, connections, cancelled), then lanes of 120 bytes
 """
 
