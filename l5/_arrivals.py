@@ -52,6 +52,8 @@ def on_request(session: Session, flags: int, id: int, payload: bytes) -> None:
             raise RemoteProtocolError(
                 f"the peer has more than the agreed {window.handling_max} requests in flight"
             )
+    elif flags & _DEADLINE:
+        raise RemoteProtocolError(f"the peer sent a deadline in the middle of request {id}")
     first_flags = session.partial_requests.get(id, flags)
     message = whole(session, key, payload, flags)
     if message is None:

@@ -93,7 +93,8 @@ static inline void *l5_reply_extend(struct l5_reply *reply, size_t bytes)
 {
     void *at;
 
-    if (l5_reply_reserve(reply, bytes))
+    /* Nothing more, and no buffer yet: there is room, and NULL would say that there is none. */
+    if (reply->data ? l5_reply_reserve(reply, bytes) : reply->grow(reply, bytes))
         return NULL;
     at = reply->data + reply->size;
     reply->size += bytes;

@@ -268,8 +268,9 @@ int l5_outbound_push(struct l5_outbound *out, struct l5_connection *connection)
             last = bytes == out->size - out->sent;
             if (!bytes && !last)
                 return 0;
+            /* An empty answer may have no buffer, and a null pointer must not be moved, even by 0. */
             rc = l5_channel_send(connection->channel, L5_RESPONSE, last ? 0 : L5_MORE, out->id, NULL, 0,
-                                 out->data + out->sent, (uint32_t)bytes);
+                                 bytes ? out->data + out->sent : NULL, (uint32_t)bytes);
             if (!rc)
                 out->sent += bytes;
         } while (!rc && !last);
