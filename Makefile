@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BENCH ?= messaging rtree
 PYTEST_ARGS ?=
+FUZZ ?=
+FUZZ_SECONDS ?= 600
 
 py := $(VENV)/bin/python
 stamps := $(VENV)/.stamps
@@ -15,7 +17,7 @@ native := $(wildcard $(foreach d,l5/native catfish_app/native,$(d)/*.c $(d)/*.h 
 .DELETE_ON_ERROR:
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
-.PHONY: help demo test bench lint format native-check docs wheel clean distclean
+.PHONY: help demo test fuzz bench lint format native-check docs wheel clean distclean
 .SECONDARY:
 
 help: ## show this list
@@ -26,6 +28,9 @@ demo: $(stamps)/installed $(stamps)/extra-demo ## serve the world's coasts and b
 
 test: $(stamps)/installed $(stamps)/extra-test ## run all tests (PYTEST_ARGS='-k ring' for some)
 	$(py) -m pytest $(PYTEST_ARGS)
+
+fuzz: $(stamps)/installed $(stamps)/extra-fuzz ## fuzz what reads a peer's bytes (FUZZ=url, FUZZ_SECONDS=600 for all)
+	$(py) -m fuzz $(FUZZ) --seconds $(FUZZ_SECONDS)
 
 bench: $(stamps)/installed $(stamps)/extra-bench ## run the benchmarks (BENCH=messaging for one); results in build/bench
 	@mkdir -p build/bench

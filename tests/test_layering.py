@@ -245,8 +245,11 @@ def test_nothing_unpickles() -> None:
 
 def test_modules_are_small() -> None:
     sizes = {
-        **{path: MODULE_LINES for path in source_files("l5", *USERS, "scripts")},
-        **{path: MODULE_LINES for path in source_files("l5", *APPLICATIONS, suffixes=(".c", ".h"))},
+        **{path: MODULE_LINES for path in source_files("l5", *USERS, "scripts", "fuzz")},
+        **{
+            path: MODULE_LINES
+            for path in source_files("l5", *APPLICATIONS, "fuzz", suffixes=(".c", ".h"))
+        },
         **{path: TEST_MODULE_LINES for path in source_files("tests")},
     }
     found: list[str] = []
@@ -261,7 +264,7 @@ def test_modules_are_small() -> None:
 
 def test_functions_are_small() -> None:
     found: list[str] = []
-    for path in source_files("l5", *USERS, "scripts"):
+    for path in source_files("l5", *USERS, "scripts", "fuzz"):
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 name = f"{path.relative_to(ROOT)}:{node.name}"
@@ -314,7 +317,7 @@ TRACKER = re.compile(r"\b(issue|ticket)\s+#?\d+", re.IGNORECASE)
 
 def texts() -> list[Path]:
     """List the texts of the repository that people read."""
-    folders = source_files("l5", *USERS, "docs", "scripts", "tests", ".ci", suffixes=TEXTS)
+    folders = source_files("l5", *USERS, "docs", "scripts", "fuzz", "tests", ".ci", suffixes=TEXTS)
     top = [path for path in ROOT.iterdir() if path.suffix in TEXTS or path.name == "Makefile"]
     return [*folders, *top, ROOT / ".ci" / "run"]
 
