@@ -18,7 +18,7 @@ from .._wait import Waiter
 from . import _private_loop
 from ._budget import ThreadBudget
 from ._file import ConnectionFile
-from ._hub import BlockingHub, Expired, expiry
+from ._hub import OWN_ERRORS, BlockingHub, Expired, busy, expiry
 from ._in_place import Lease, ReplyStream, Reservation
 
 if TYPE_CHECKING:
@@ -124,9 +124,15 @@ class Connection:
 
     # ---- running the engine ---------------------------------------------------------------------
 
-    def _run(self, steps: Coroutine[Any, Any, T], expires: float | None, what: str) -> T:
+    def _run(
+        self,
+        steps: Coroutine[Any, Any, T],
+        expires: float | None,
+        what: str,
+        lost: Callable[[T], object] | None = None,
+    ) -> T:
         try:
-            return self._hub.run(steps, expires)
+            return self._hub.run(steps, expires, lost)
         except Expired:
             pass
         raise TimeoutError(f"{what} was not possible within its timeout")
@@ -134,10 +140,12 @@ class Connection:
     def _fault(self, error: BaseException) -> BaseException:
         """(With the lock) return what to raise when a hot call raised, or was interrupted."""
         session = self._session
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and isinstance(error, (*OWN_ERRORS, OSError)):
             return self._engine._explain(error)  # pyright: ignore[reportPrivateUsage]
-        lost = session.window.in_flight > len(session.requests)
-        if lost and session.state == "OPEN":
+        if self._ring is None:
+            self._hub.spoil(error)
+            return error
+        if session.state == "OPEN" and session.window.in_flight > len(session.requests):
             # The request was sent, and its number got lost on the way up: it is the last one.
             request = session.requests.open(session.window.next_id - 1, Waiter())
             session.requests.abandon(request)
@@ -240,32 +248,45 @@ class Connection:
         `anyio.BrokenResourceError`, `anyio.ClosedResourceError`, `anyio.BusyResourceError` when
         another thread receives already.
         """
-        session, ring = self._session, self._ring
-        if ring is not None:
-            with self._lock:
-                if not session.inbox and session.receiver is None:
-                    try:
-                        message = ring.receive(True)
-                        if type(message) is bytes:
-                            return message
-                        if message is not None:
-                            self._hub.count_anew()
-                            return message[0]
-                    except BaseException as error:
-                        self._not_received(error)
+        message = None if self._ring is None else self._receive_fast(self._ring)
+        if message is not None:
+            return message
         steps = self._engine._receive_on()  # pyright: ignore[reportPrivateUsage]
-        return self._run(steps, expiry(timeout), "receiving")
+        return self._run(steps, expiry(timeout), "receiving", self._give_back)
 
-    def _not_received(self, error: BaseException) -> None:
-        """Explain what receiving raised, and give back a message that was taken nevertheless."""
-        session, ring = self._session, self._ring
-        if ring is not None and ring.last is not None:
-            session.inbox.appendleft(ring.last)
-            session.untaken += 1
-            raise error
-        self._fault(error)  # breaks the session: going on says how
-        if not isinstance(error, Exception):
-            raise error
+    def _receive_fast(self, ring: Any) -> bytes | None:
+        session = self._session
+        message: Any = None
+        try:
+            with self._lock:
+                if session.inbox or session.receiver is not None:
+                    return None
+                try:
+                    message = ring.receive(True)
+                except BaseException as error:
+                    if ring.last is not None:  # taken, when a signal's handler raised
+                        message = ring.last
+                        raise
+                    self._explain_fault(error)
+                if message is not None and type(message) is not bytes:
+                    message = message[0]
+                    self._hub.count_anew()
+            return message
+        except BaseException:
+            if type(message) is bytes:
+                with self._lock:
+                    self._give_back(message)
+            raise
+
+    def _explain_fault(self, error: BaseException) -> None:
+        explained = self._fault(error)  # breaks the session if need be: going on says how
+        if not isinstance(explained, Exception):
+            raise explained
+
+    def _give_back(self, message: bytes) -> None:
+        """(With the lock) let the next `receive` return it."""
+        self._session.inbox.appendleft(message)
+        self._session.untaken += 1
 
     def __iter__(self) -> Connection:
         return self
@@ -306,9 +327,20 @@ class Connection:
     # ---- ends ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close: what was sent before is delivered, open calls fail; from any thread, any time."""
-        if self._session.state != "CLOSED":
+        """Close: what was sent before is delivered, open calls fail.
+
+        Any thread may do so at any time; a signal handler, too, unless it came in while the engine
+        was at work and not waiting (`anyio.BusyResourceError`).
+        """
+        if self._session.state == "CLOSED":
+            return
+        if not self._hub.calls_here():
             self._hub.run(self._engine.aclose())
+            return
+        with self._lock:  # in a signal handler, on top of a call that waits: at once
+            if self._hub.inside:
+                raise busy()
+            self._session.close()
 
     def __enter__(self) -> Connection:
         return self

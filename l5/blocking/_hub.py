@@ -26,11 +26,13 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 
+from .._errors import L5Error
 from .._loop import Descriptor
+from .._transmit import MessageCancelled
 from .._wait import Hub, WaitEvent
 
 if TYPE_CHECKING:
@@ -49,6 +51,22 @@ _LONGEST_SLEEP_S = 86400.0
 
 class Expired(BaseException):
     """The time of a call, or of a deadline in it, is over; raised where the engine waits."""
+
+
+OWN_ERRORS: Final[tuple[type[BaseException], ...]] = (
+    Expired,
+    L5Error,
+    anyio.BrokenResourceError,
+    anyio.BusyResourceError,
+    anyio.ClosedResourceError,
+    anyio.EndOfStream,
+    BufferError,
+    MessageCancelled,
+    StopAsyncIteration,
+    TypeError,
+    ValueError,
+)
+"""What the engine raises by itself; anything else came out of a signal's handler (or is a bug)."""
 
 
 class Call:
@@ -165,6 +183,8 @@ class BlockingHub(Hub):
         self.on_wake: Callable[[], None] | None = None
         self._ring = ring
         self._inside = False
+        self._callers: set[int] = set()
+        """Threads that are in a call: a signal handler in one of them must not wait for it."""
         self._call = _NOBODY
         if ring is not None:
             ring.shared = _LOCKED
@@ -177,30 +197,46 @@ class BlockingHub(Hub):
 
     # ---- running -------------------------------------------------------------------------------
 
-    def run(self, steps: Coroutine[Any, Any, T], expires: float | None = None) -> T:
-        """Run a coroutine of the engine to its end; `Expired` when its time is over before."""
+    def run(
+        self,
+        steps: Coroutine[Any, Any, T],
+        expires: float | None = None,
+        lost: Callable[[T], object] | None = None,
+    ) -> T:
+        """Run a coroutine of the engine to its end; `Expired` when its time is over before.
+
+        `lost` is told, with the lock, of a result that an interruption kept from being returned.
+        """
         call = Call(expires)
+        me = threading.get_ident()
+        if me in self._callers:
+            steps.close()
+            raise busy()
         try:
+            self._callers.add(me)
             while True:
                 with self.lock:
                     self._advance(call, steps)
                     if call.done:
                         break
                 call.rest()
+            self._callers.discard(me)
             return call.result
         except BaseException as error:
+            self._callers.discard(me)
             if error is not call.raised:
-                self._interrupted(call, steps, error)
+                self._interrupted(call, steps, error, lost)
             call.raised = None  # it refers to this frame: no cycle
             raise
+
+    def calls_here(self) -> bool:
+        """Tell whether the calling thread is in a call already: a signal handler came in."""
+        return threading.get_ident() in self._callers
 
     def _advance(self, call: Call, steps: Coroutine[Any, Any, Any]) -> None:
         """(With the lock) go on until the engine is done or wants to wait."""
         if self._inside:
-            call.raised = anyio.BusyResourceError(
-                "using (this thread is in the middle of a call on it: a signal handler or finalizer"
-                " came in)"
-            )
+            call.raised = busy()
             steps.close()
             raise call.raised
         thrown, call.thrown = call.thrown, None
@@ -212,9 +248,9 @@ class BlockingHub(Hub):
         except StopIteration as stop:
             call.done, call.result = True, stop.value
         except BaseException as error:
+            if error is not thrown and not isinstance(error, OWN_ERRORS):
+                self.spoil(error)
             call.raised = error
-            if error is not thrown and not isinstance(error, Exception | Expired):
-                self._spoil(error)
             raise
         finally:  # no calls in here: an interruption between the two would leave it locked
             self._inside, self._call = False, _NOBODY
@@ -222,13 +258,16 @@ class BlockingHub(Hub):
                 self._ring.shared = _LOCKED
 
     def _interrupted(
-        self, call: Call, steps: Coroutine[Any, Any, Any], error: BaseException
+        self, call: Call, steps: Any, error: BaseException, lost: Callable[[Any], object] | None
     ) -> None:
         """A signal's handler raised outside the engine: it is cancelled where it waits."""
         with self.lock:
             if call.done:
-                if call.result is not None:
-                    self._spoil(error)  # what it had taken is lost
+                if lost is not None:
+                    lost(call.result)
+                return
+            if steps.cr_frame is None:  # it raised something else, which is lost
+                self.spoil(error)
                 return
             call.thrown = error
             try:
@@ -240,11 +279,13 @@ class BlockingHub(Hub):
                 call.raised = None
                 steps.close()
 
-    def _spoil(self, error: BaseException) -> None:
+    def spoil(self, error: BaseException) -> None:
+        """(With the lock) break the connection: it was interrupted nobody knows where."""
         session = self.session
         if session is not None:
             what = f"{type(error).__name__} interrupted a call on this connection in its middle"
             session.fail(anyio.BrokenResourceError(what))
+            session.inbox.clear()  # what was taken from it may be lost: nothing may come after that
 
     # ---- what the engine asks for ----------------------------------------------------------------
 
@@ -306,7 +347,15 @@ class BlockingHub(Hub):
         """(After fork, in the child) let go of what other threads of the parent hold."""
         self.lock._at_fork_reinit()  # type: ignore[attr-defined]
         self._inside = False
+        self._callers.clear()
         self.drop_in_child()
+
+
+def busy() -> Exception:
+    """Return the error of a call that came in on top of another one, in the same thread."""
+    return anyio.BusyResourceError(
+        "using (this thread is in the middle of a call on it: a signal's handler came in)"
+    )
 
 
 def expiry(timeout: float | None) -> float | None:
@@ -314,6 +363,16 @@ def expiry(timeout: float | None) -> float | None:
     if timeout is None or timeout == math.inf:
         return None
     return monotonic() + timeout
+
+
+def finish(steps: Coroutine[Any, Any, object]) -> None:
+    """(With the lock) run a coroutine that does not wait."""
+    try:
+        steps.send(None)
+    except StopIteration:
+        return
+    steps.close()
+    raise RuntimeError("this was not to wait")
 
 
 _hubs: weakref.WeakSet[BlockingHub] = weakref.WeakSet()

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .. import _in_place, _streams
-from ._hub import expiry
+from ._hub import expiry, finish
 
 if TYPE_CHECKING:
     from ..abc import Buffer
@@ -33,8 +33,14 @@ class Lease:
 
     def __enter__(self) -> Lease:
         run = self._connection._run  # pyright: ignore[reportPrivateUsage]
-        run(self._inner.__aenter__(), expiry(self._timeout), "receiving")
+        run(self._inner.__aenter__(), expiry(self._timeout), "receiving", self._lost)
         return self
+
+    def _lost(self, inner: _in_place.Lease) -> None:
+        """A message was taken, and an interruption kept the block from being entered."""
+        hub = self._connection._hub  # pyright: ignore[reportPrivateUsage]
+        hub.spoil(InterruptedError())
+        finish(inner.__aexit__(None, None, None))
 
     def __exit__(
         self,
@@ -67,8 +73,12 @@ class Reservation:
 
     def __enter__(self) -> Reservation:
         run = self._connection._run  # pyright: ignore[reportPrivateUsage]
-        run(self._inner.__aenter__(), expiry(self._timeout), "reserving")
+        run(self._inner.__aenter__(), expiry(self._timeout), "reserving", self._lost)
         return self
+
+    def _lost(self, inner: _in_place.Reservation) -> None:
+        """An interruption kept the block from being entered, so that it will not be left either."""
+        finish(inner.__aexit__(None, None, None))
 
     def send(self, size_bytes: int | None = None, *, timeout: float | None = None) -> None:
         """Send the first `size_bytes` (default: all) as a message; `BufferError` while viewed."""
@@ -107,7 +117,7 @@ class ReplyStream:
 
     def __enter__(self) -> ReplyStream:
         run = self._connection._run  # pyright: ignore[reportPrivateUsage]
-        run(self._inner.__aenter__(), expiry(self._timeout), "sending the request")
+        run(self._inner.__aenter__(), expiry(self._timeout), "sending the request", self._unused)
         return self
 
     def __iter__(self) -> ReplyStream:
@@ -116,9 +126,17 @@ class ReplyStream:
     def __next__(self) -> bytes:
         run = self._connection._run  # pyright: ignore[reportPrivateUsage]
         try:
-            return run(self._inner.__anext__(), expiry(self._timeout), "the next piece")
+            return run(self._inner.__anext__(), expiry(self._timeout), "the next piece", self._lost)
         except StopAsyncIteration:
             raise StopIteration from None
+
+    def _unused(self, inner: _streams.ReplyStream) -> None:
+        """An interruption kept the block from being entered, so that it will not be left either."""
+        finish(inner.__aexit__(None, None, None))
+
+    def _lost(self, piece: bytes) -> None:
+        del piece
+        self._connection._hub.spoil(InterruptedError())  # pyright: ignore[reportPrivateUsage]
 
     def __exit__(
         self,
