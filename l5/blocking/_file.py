@@ -39,6 +39,7 @@ class ConnectionFile(io.RawIOBase):
 
     def readinto(self, buffer: Buffer, /) -> int:
         """Read at least one byte into `buffer`; 0 at the end of the stream."""
+        self._check_open()
         target = memoryview(buffer).cast("B")
         while not self._rest and len(target):
             try:
@@ -52,11 +53,16 @@ class ConnectionFile(io.RawIOBase):
 
     def write(self, data: Buffer, /) -> int:
         """Send all of `data`, in messages of at most a segment."""
+        self._check_open()
         view = memoryview(data).cast("B")
         step = self._connection._session.sends.segment_bytes  # pyright: ignore
         for start in range(0, len(view), step):
             self._connection.send(view[start : start + step])
         return len(view)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on a closed file")
 
     def close(self) -> None:
         """Close the connection."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+import queue
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -84,6 +86,7 @@ class Server:
         self._guard = threading.Lock()
         self._threads: dict[threading.Thread, Worker | Connection | None] = {}
         self._closed = threading.Event()
+        self._news: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._loop: LoopThread | None = None
         self._connections_total = 0
         self._answered_before = 0
@@ -112,7 +115,8 @@ class Server:
     def stop(self, grace: float | None = None) -> None:
         """Stop accepting, let running requests finish within `grace` seconds, close everything.
 
-        Any thread may call it, any number of times; a handler that does is not waited for.
+        Any thread may call it, any number of times; a handler that does is not waited
+        for, and its answer is still sent.
         """
         seconds = self._acceptor.options.grace if grace is None else grace
         ends = monotonic() + seconds
@@ -127,19 +131,21 @@ class Server:
                 end.end() if isinstance(end, Worker) else end.close()
             self._join(ends)
         finally:
-            for end in self._ends():
+            for end in self._ends(but=threading.current_thread()):
                 if isinstance(end, Worker):
                     end.cut()
             if loop is not None:
                 loop.stop()
             self._closed.set()
+            self._news.put(0)
 
     async def _stop_accepting(self) -> None:
         self._acceptor.close()
 
-    def _ends(self) -> list[Worker | Connection]:
+    def _ends(self, but: threading.Thread | None = None) -> list[Worker | Connection]:
         with self._guard:
-            return [end for end in self._threads.values() if end is not None]
+            found = [end for thread, end in self._threads.items() if thread is not but]
+        return [end for end in found if end is not None]
 
     def _join(self, ends: float) -> None:
         with self._guard:
@@ -151,6 +157,35 @@ class Server:
     def wait_closed(self, timeout: float | None = None) -> bool:
         """Wait until the server has been stopped; False after `timeout` seconds."""
         return self._closed.wait(timeout)
+
+    def serve_forever(self) -> None:
+        """Serve until the process gets SIGINT or SIGTERM, then stop as `stop` does.
+
+        For programs whose only work this is: Ctrl-C ends them without a traceback, after running
+        requests have had their ``grace`` seconds.  A second signal ends that wait.  Returns also
+        when the server is stopped otherwise.  In another thread than the main one, which gets no
+        signals, it only waits.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            self.wait_closed()
+            return
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, self._on_signal) for number in numbers]
+        grace = None
+        try:
+            while not self._closed.is_set():
+                number = self._news.get()
+                if number:
+                    logger.info("%s: stopping", signal.Signals(number).name)
+                    threading.Thread(target=self.stop, args=(grace,), daemon=True).start()
+                    grace = 0.0
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        del frame
+        self._news.put(number)
 
     @property
     def urls(self) -> tuple[str, ...]:
