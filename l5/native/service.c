@@ -161,7 +161,7 @@ static int hand_over(struct l5_worker *worker, struct l5_connection *connection)
     l5_add(&worker->load, 1);
     connection->next = worker->inbox;
     worker->inbox = connection;
-    l5_store_release(&worker->inbox_full, 1); /* pairs with: INBOX in l5_worker_main */
+    l5_store_relaxed(&worker->inbox_full, 1); /* a hint: the lock and the event below order */
     pthread_mutex_unlock(&worker->lock);
     ring_event(worker->wake);
     return 0;

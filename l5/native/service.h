@@ -221,7 +221,9 @@ static inline void l5_bump(l5_word *counter, uint64_t by)
 /* A clock of unknown but constant rate, for shares: a third of the cost of l5_now_ns. */
 static inline uint64_t l5_ticks(void)
 {
-#if defined(__x86_64__)
+#if defined(L5_TICKS) /* a model in which time stands still */
+    return L5_TICKS;
+#elif defined(__x86_64__)
     return __builtin_ia32_rdtsc();
 #elif defined(__aarch64__)
     uint64_t ticks;

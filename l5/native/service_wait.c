@@ -142,7 +142,7 @@ static void sleep_for_bells(struct l5_worker *worker)
     uint64_t begun;
     int timeout_ms = worker->lingering ? LINGER_CHECK_MS : -1;
 
-    if (!arm_all(worker) || l5_load_acquire(&worker->inbox_full))
+    if (!arm_all(worker) || l5_load_relaxed(&worker->inbox_full))
         return;
     begun = l5_now_ns();
     l5_worker_listen(worker, timeout_ms);

@@ -214,7 +214,7 @@ void *l5_worker_main(void *argument)
     worker->tick_ticks = l5_ticks();
     worker->ticks_per_us = 1000; /* until the first tick has measured it */
     for (;;) {
-        if (l5_load_acquire(&worker->inbox_full)) /* pairs with: INBOX in l5_service_attach */
+        if (l5_load_relaxed(&worker->inbox_full)) /* what is in it stands behind a lock */
             adopt(worker);
         stop = l5_load_acquire(&service->stopping); /* pairs with: STOP in l5_service_stop */
         if (stop != seen) { /* once more when the grace is cut short */

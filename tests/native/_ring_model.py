@@ -1,4 +1,4 @@
-"""Builds `model/`: the ring's C, as it is or without one thing, under a scheduler."""
+"""Builds `model/`: the shipped C, as it is or without one thing, under a scheduler."""
 
 import re
 import subprocess
@@ -7,16 +7,21 @@ from pathlib import Path
 from tests.native._handlers import NATIVE, compiler
 from tests.native._ring_mutations import Mutation
 
-__all__ = ["MODELS", "SCENARIOS", "UNDER_TEST", "Models"]
+__all__ = ["MODELS", "SCENARIOS", "SERVICE", "UNDER_TEST", "Models"]
 
 HERE = Path(__file__).parent / "model"
 UNDER_TEST = [NATIVE / name for name in ("channel.c", "segment.c", "wait.c")]
+SERVICE = sorted(NATIVE.glob("service*.c"))
+COMMON = ["explore", "memory", "tso", "views"]
 MODELS = ["tso", "views"]
 SCENARIOS = re.findall(
-    r'^    \{"([a-z ]+)", \d+,', (HERE / "ring_sides.c").read_text(), re.MULTILINE
+    r'^    \{"([a-z: ]+)", \d+,',
+    "".join((HERE / f"{name}_sides.c").read_text() for name in ("ring", "service")),
+    re.MULTILINE,
 )
 FLAGS = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}", f"-I{HERE}"]
-IN_MODEL = ["-include", str(HERE / "model.h")]
+RING_MODEL = ["-include", str(HERE / "model.h")]
+SERVICE_MODEL = ["-include", str(HERE / "model_service.h")]
 
 
 def _run(*command: str | Path) -> subprocess.CompletedProcess[str]:
@@ -28,16 +33,21 @@ class Models:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.objects: dict[str, Path] = {}
         self.mutants: dict[str, Path] = {}
-        for name in ("explore", "memory", "tso", "views"):
-            self.objects[name] = self._compile(HERE / f"{name}.c")
-        for source in (HERE / "ring_sides.c", *UNDER_TEST):
-            self.objects[source.stem] = self._compile(source, *IN_MODEL)
-        self.program = self._link("ring_model", self.objects)
+        common = {name: self._compile(HERE / f"{name}.c") for name in COMMON}
+        self.ring = common | {
+            source.name: self._compile(source, *RING_MODEL)
+            for source in (*UNDER_TEST, HERE / "ring_sides.c")
+        }
+        self.service = common | {
+            source.name: self._compile(source, *SERVICE_MODEL)
+            for source in (*UNDER_TEST, *SERVICE, HERE / "service_sides.c")
+        }
+        self.ring_program = self._link("ring_model", self.ring)
+        self.service_program = self._link("service_model", self.service)
 
     def _compile(self, source: Path, *flags: str) -> Path:
-        target = self.folder / f"{source.stem}.o"
+        target = self.folder / f"{len(list(self.folder.iterdir()))}_{source.stem}.o"
         done = _run(compiler(), *FLAGS, *flags, "-c", source, "-o", target)
         assert done.returncode == 0, done.stderr
         return target
@@ -47,18 +57,25 @@ class Models:
         assert done.returncode == 0, done.stderr
         return self.folder / name
 
+    def program(self, scenario: str) -> Path:
+        """Return the program that knows this scenario, with nothing taken away."""
+        return self.service_program if scenario.startswith("served") else self.ring_program
+
     def without(self, mutation: Mutation) -> Path:
         """Build the model of a ring that lacks something."""
         if mutation.name in self.mutants:
             return self.mutants[mutation.name]
-        source = HERE / "ring_sides.c" if mutation.waiting else NATIVE / "channel.c"
-        text = source.read_text()
+        folder = HERE if mutation.source == "ring_sides.c" else NATIVE
+        text = (folder / mutation.source).read_text()
         assert text.count(mutation.old) == 1, (
-            f"the C has changed; what is this now?\n{mutation.old}"
+            f"{mutation.source} has changed; what is this now?\n{mutation.old}"
         )
         changed = self.folder / "mutated.c"
         changed.write_text(text.replace(mutation.old, mutation.new))
-        objects = {**self.objects, source.stem: self._compile(changed, *IN_MODEL)}
+        objects, flags = self.ring, RING_MODEL
+        if mutation.source.startswith("service"):
+            objects, flags = self.service, SERVICE_MODEL
+        objects = objects | {mutation.source: self._compile(changed, *flags)}
         mutant = self._link(f"without_{len(self.mutants)}", objects)
         return self.mutants.setdefault(mutation.name, mutant)
 

@@ -24,8 +24,8 @@ class Mutation:
     """The scenario that fails on x86."""
     views: str | None = None
     """The scenario that fails where C11 is taken at its word."""
-    waiting: bool = False
-    """It is taken from `model/ring_sides.c`, which waits as the loop does."""
+    source: str = "channel.c"
+    """What it is taken from; `ring_sides.c` waits as the event loop does."""
 
 
 def order(
@@ -287,11 +287,11 @@ MUTATIONS = [
     Mutation(
         "the bell is read between arming and sleeping",
         "DOORBELL",
-        "    bell_wait(me);\n    bell_hear(me);\n",
-        "    bell_hear(me);\n    bell_wait(me);\n",
+        "    bell_wait(1 << me);\n    bell_hear(me);\n",
+        "    bell_hear(me);\n    bell_wait(1 << me);\n",
         tso="message",
         views="message",
-        waiting=True,
+        source="ring_sides.c",
     ),
     Mutation(
         "who was rung is not armed again",
@@ -300,6 +300,68 @@ MUTATIONS = [
         "    l5_channel_disarm(&end->channel);\n",
         tso="messages",
         views="messages",
-        waiting=True,
+        source="ring_sides.c",
+    ),
+    # ---- a worker of a native service
+    Mutation(
+        "a worker sleeps though a connection did not agree",
+        "DOORBELL",
+        "    if (!arm_all(worker) || l5_load_relaxed(&worker->inbox_full))\n",
+        "    if ((arm_all(worker), 0) || l5_load_relaxed(&worker->inbox_full))\n",
+        tso="served: one request",
+        views="served: one request",
+        source="service_wait.c",
+    ),
+    Mutation(
+        "a worker does not arm for space",
+        "DOORBELL",
+        "L5_ARM_DATA | (connection->space_blocked ? L5_ARM_SPACE : 0);",
+        "L5_ARM_DATA;",
+        tso="served: room for answers",
+        views="served: room for answers",
+        source="service_worker.c",
+    ),
+    Mutation(
+        "a connection that rang is not scanned again",
+        "DOORBELL",
+        "    }\n    l5_worker_activate(worker, connection);\n}\n\nvoid l5_worker_listen",
+        "    }\n}\n\nvoid l5_worker_listen",
+        tso="served: one request",
+        views="served: one request",
+        source="service_worker.c",
+    ),
+    Mutation(
+        "the inbox is filled without ringing",
+        "INBOX",
+        "    pthread_mutex_unlock(&worker->lock);\n    ring_event(worker->wake);\n",
+        "    pthread_mutex_unlock(&worker->lock);\n",
+        tso="served: one request",
+        views="served: one request",
+        source="service.c",
+    ),
+    Mutation(
+        "a service is stopped without ringing",
+        "STOP",
+        "            ring_event(service->workers[i].wake);\n",
+        "            (void)i;\n",
+        tso="served: two requests",
+        views="served: two requests",
+        source="service.c",
+    ),
+    Mutation(
+        "the stop word is stored without release",
+        "STOP",
+        "l5_store_release(&service->stopping,",
+        "l5_store_relaxed(&service->stopping,",
+        views="served: stopping",
+        source="service.c",
+    ),
+    Mutation(
+        "the stop word is loaded without acquire",
+        "STOP",
+        "l5_load_acquire(&service->stopping); /* pairs with: STOP",
+        "l5_load_relaxed(&service->stopping); /* pairs with: STOP",
+        views="served: stopping",
+        source="service_worker.c",
     ),
 ]

@@ -34,7 +34,7 @@ static ucontext_t home;
 static void (*body)(int);
 static int switches, switches_limit, stale, stale_limit, steps, telling, redundant, ended;
 static char failure[256];
-static int rung[SIDES];
+static int rung, ended_bells; /* a bit for each bell */
 
 int me;
 const char *const side_names[SIDES] = {"client", "server"};
@@ -45,7 +45,7 @@ static _Noreturn void leave(void)
     abort();
 }
 
-void fail(const char *format, ...)
+void model_fail(const char *format, ...)
 {
     va_list arguments;
 
@@ -75,11 +75,11 @@ int choose(int options)
     if (options <= 1)
         return 0;
     if (chosen == CHOICES_MAX)
-        fail("a schedule of more than %d choices", CHOICES_MAX);
+        model_fail("a schedule of more than %d choices", CHOICES_MAX);
     if (chosen == recorded)
         choices[recorded++] = (struct choice){0, options};
     else if (choices[chosen].options != options)
-        fail("the model is not deterministic");
+        model_fail("the model is not deterministic");
     return choices[chosen++].taken;
 }
 
@@ -115,7 +115,7 @@ static int depend(const struct action *theirs, const struct action *mine)
     if (theirs->kind == NOTHING || mine->kind == NOTHING || (theirs->kind > SWAP) != (mine->kind > SWAP))
         return 0;
     if (theirs->kind > SWAP)
-        return theirs->cell == mine->cell;
+        return (theirs->cell & mine->cell) != 0;
     if (theirs->kind != LOAD)
         overlap |= memory->lands(1 - me, mine->cell, mine->count);
     if (mine->kind != LOAD)
@@ -133,7 +133,7 @@ void noticed(struct action action)
 
 static int can_go(const struct side *side)
 {
-    return !side->done && (side->next.kind != SLEEP || rung[side->next.cell]);
+    return !side->done && (side->next.kind != SLEEP || ((rung | ended_bells) & side->next.cell));
 }
 
 static void hand_over(void)
@@ -156,7 +156,7 @@ static void hand_over_or_end(void)
     else if (sides[0].done && sides[1].done)
         leave();
     else
-        fail("nobody will ever wake: %s %s, %s %s", side_names[0], sides[0].done ? "has finished" : "sleeps",
+        model_fail("nobody will ever wake: %s %s, %s %s", side_names[0], sides[0].done ? "has finished" : "sleeps",
              side_names[1], sides[1].done ? "has finished" : "sleeps");
 }
 
@@ -165,7 +165,7 @@ void step(struct action action)
     struct side *self = &sides[me], *other = &sides[1 - me];
 
     if (++steps > STEPS_MAX)
-        fail("no end after %d steps", STEPS_MAX);
+        model_fail("no end after %d steps", STEPS_MAX);
     self->next = action;
     if (!can_go(self)) {
         hand_over_or_end();
@@ -204,7 +204,7 @@ static void run_once(void (*begin)(void), void (*end)(void))
 {
     chosen = switches = stale = steps = redundant = ended = 0;
     failure[0] = 0;
-    rung[0] = rung[1] = 0;
+    rung = ended_bells = 0;
     memory->reset();
     begin();
     for (int i = 0; i < SIDES; i++)
@@ -241,32 +241,74 @@ int explore(void (*begin)(void), void (*side)(int), void (*end)(void), int switc
     return 0;
 }
 
-/* ---- bells: a socket that has room for one byte ------------------------------------------------ */
+/* ---- bells ------------------------------------------------------------------------------------- */
 
-/* The bell carries no order: what was stored before it was rung may still be seen later. */
-ssize_t model_send(int socket, struct place place)
+/* The bell of a ring carries no order: what was stored before it was rung may still be seen later. */
+static int orders(int bell)
+{
+    return bell >= SIDES;
+}
+
+static int ring(int bell, struct place place)
 {
     int full;
 
-    step((struct action){RING, socket, 1});
-    full = rung[socket];
-    rung[socket] = 1;
-    tell(place, "rings%s", full ? " (the socket is full)" : "");
-    if (full)
-        errno = EAGAIN;
-    return full ? -1 : 1;
+    step((struct action){RING, 1 << bell, 1});
+    full = rung & 1 << bell;
+    if (orders(bell))
+        memory->give(bell);
+    tell(place, "rings bell %d%s", bell, full ? ", that has been rung" : "");
+    rung |= 1 << bell;
+    return full;
 }
 
-void bell_wait(int side)
+void bell_ring(int bell, struct place place)
+{
+    ring(bell, place);
+}
+
+ssize_t model_send(int socket, struct place place)
+{
+    if (!ring(socket, place))
+        return 1;
+    errno = EAGAIN;
+    return -1;
+}
+
+void bell_wait(int bells)
 {
     tell(HERE, "sleeps");
-    step((struct action){SLEEP, side, 1});
+    step((struct action){SLEEP, bells, 1});
     tell(HERE, "wakes");
 }
 
-void bell_hear(int side)
+int bell_take(int bells)
 {
-    step((struct action){HEAR, side, 1});
-    rung[side] = 0;
-    tell(HERE, "reads the bell");
+    step((struct action){HEAR, bells, 1});
+    return (rung | ended_bells) & bells;
+}
+
+int bell_hear(int bell)
+{
+    int was;
+
+    step((struct action){HEAR, 1 << bell, 1});
+    was = (rung >> bell) & 1;
+    rung &= ~(1 << bell);
+    if (was && orders(bell))
+        memory->obtain(bell);
+    tell(HERE, "reads bell %d%s", bell, was ? "" : ": nothing");
+    return was;
+}
+
+void start_ringing(int bells)
+{
+    rung = bells;
+}
+
+void bell_end(int bell)
+{
+    step((struct action){RING, 1 << bell, 1});
+    ended_bells |= 1 << bell;
+    tell(HERE, "closes its end of bell %d", bell);
 }

@@ -12,6 +12,8 @@ static struct mapping {
     off_t offset;
 } mappings[MAPPINGS_MAX];
 static int mapping_count;
+static const void *watched[WATCHED];
+static int watched_count;
 static off_t ring_bytes;
 
 /* Address space is real, but without access; pages of the file are 512 bytes here. */
@@ -42,7 +44,7 @@ int cell_of(const void *address, size_t bytes)
     int offset = offset_of(address);
 
     if (offset >= 0 && (offset % 8 || bytes % 8))
-        fail("%zu bytes at %s+%d are not whole cells", bytes, cell_name(offset / 8), offset % 8);
+        model_fail("%zu bytes at %s+%d are not whole cells", bytes, cell_name(offset / 8), offset % 8);
     return offset < 0 ? -1 : offset / 8;
 }
 
@@ -54,6 +56,10 @@ const char *cell_name(int cell)
     int offset = cell * 8;
 
     turn = 1 - turn;
+    if (cell >= CELLS - WATCHED) {
+        snprintf(text[turn], sizeof(text[turn]), "service word %d", cell - (CELLS - WATCHED));
+        return text[turn];
+    }
     if (offset < PAGE_BYTES)
         snprintf(text[turn], sizeof(text[turn]), "%s", offset / 64 < 6 ? words[offset / 64] : "control");
     else if (offset < PAGE_BYTES + ring_bytes)
@@ -63,28 +69,58 @@ const char *cell_name(int cell)
     return text[turn];
 }
 
+int watch_word(void *word)
+{
+    for (int i = 0; i < watched_count; i++)
+        if (watched[i] == word)
+            return CELLS - WATCHED + i;
+    if (watched_count == WATCHED)
+        abort();
+    watched[watched_count++] = word;
+    return CELLS - WATCHED + watched_count - 1;
+}
+
+/* The cell of a word, or -1: a word of private memory that nobody watches, such as a counter. */
 static int shared(const void *word)
 {
-    int cell = cell_of(word, 8);
-
-    if (cell < 0)
-        fail("an atomic access to memory that is not shared");
-    return cell;
+    for (int i = 0; i < watched_count; i++)
+        if (watched[i] == word)
+            return CELLS - WATCHED + i;
+    return cell_of(word, 8);
 }
 
 uint64_t model_load(const void *word, enum order order, struct place place)
 {
-    return memory->load(shared(word), order, place);
+    int cell = shared(word);
+
+    return cell < 0 ? *(const uint64_t *)word : memory->load(cell, order, place);
 }
 
 void model_store(void *word, uint64_t value, enum order order, struct place place)
 {
-    memory->store(shared(word), value, order, place);
+    int cell = shared(word);
+
+    if (cell < 0)
+        *(uint64_t *)word = value;
+    else
+        memory->store(cell, value, order, place);
+}
+
+uint64_t model_add(void *word, uint64_t value)
+{
+    if (shared(word) >= 0)
+        model_fail("the model cannot add");
+    *(uint64_t *)word += value;
+    return *(uint64_t *)word - value;
 }
 
 uint64_t model_swap(void *word, uint64_t value, enum order order, struct place place)
 {
-    return memory->swap(shared(word), value, order, place);
+    int cell = shared(word);
+
+    if (cell < 0)
+        model_fail("an exchange in memory that is not shared");
+    return memory->swap(cell, value, order, place);
 }
 
 /* A piece goes through the mappings cell by cell: the mirror of a ring is the same cells again. */
@@ -113,7 +149,7 @@ void *model_copy(void *to, const void *from, size_t bytes, struct place place)
     if (!writing && offset_of(from) < 0)
         return memcpy(to, from, bytes);
     if (bytes > sizeof(values) || (writing && offset_of(from) >= 0))
-        fail("a copy that the model does not know, in %s", place.function);
+        model_fail("a copy that the model does not know, in %s", place.function);
     if (writing)
         memcpy(values, from, bytes);
     transfer(writing ? to : (uint8_t *)(uintptr_t)from, values, bytes, writing, place);
@@ -129,7 +165,7 @@ void *model_fill(void *to, int value, size_t bytes, struct place place)
     if (offset_of(to) < 0)
         return memset(to, value, bytes);
     if (bytes > sizeof(values))
-        fail("more than a ring is filled, in %s", place.function);
+        model_fail("more than a ring is filled, in %s", place.function);
     memset(values, value, bytes);
     transfer(to, values, bytes, 1, place);
     return to;

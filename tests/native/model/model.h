@@ -6,6 +6,8 @@
  *
  *   channel.c segment.c wait.c     as they are; only compiled with this header
  *   ring_sides.c                   who uses them: the wait loop, the scenarios, what must hold
+ *   service*.c                     as they are, too, with model_service.h
+ *   service_sides.c                a worker of a native service, and a client with its event loop
  *   explore.c                      two coroutines, choices, depth-first search by replay
  *   memory.c                       the file and its mappings: addresses become cells of 8 bytes
  *   tso.c                          memory as x86 has it: each side's stores wait in a FIFO buffer
@@ -30,7 +32,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SIDES = 2, PAGE_BYTES = 512, RING_BYTES_MAX = 1024, CELLS = (PAGE_BYTES + 2 * RING_BYTES_MAX) / 8 };
+enum { SIDES = 2, PAGE_BYTES = 512, RING_BYTES_MAX = 1024, WATCHED = 4, CELLS = (PAGE_BYTES + 2 * RING_BYTES_MAX) / 8 + WATCHED };
 
 enum order { RELAXED, ACQUIRE, RELEASE, SEQ_CST, PLAIN };
 
@@ -42,7 +44,7 @@ struct place {
 /* What a side does next, as far as others can notice. */
 struct action {
     enum { NOTHING, LOAD, STORE, SWAP, RING, SLEEP, HEAR, BEGIN } kind;
-    int cell, count; /* of memory; of bells: whose */
+    int cell, count; /* of memory; of bells: a bit for each */
 };
 
 /* ---- explore.c ----------------------------------------------------------------------------- */
@@ -51,14 +53,22 @@ int choose(int options);                /* 0 is the plain course of things */
 int choose_stale(int options);          /* the same; anything but 0 counts as a stale load */
 void step(struct action action);        /* the caller is about to do this: somebody else may go first */
 void noticed(struct action action);     /* this was done without a step */
-void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+void model_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 void tell(struct place place, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int explore(void (*begin)(void), void (*side)(int), void (*end)(void), int switches_max, int stale_max);
 extern int me;                          /* which side runs */
 extern const char *const side_names[SIDES];
 
-void bell_wait(int side);               /* sleep until `side` was rung */
-void bell_hear(int side);
+/* Bells: sockets with room for one byte. The first two belong to the sides; others, of eventfds and
+ * mutexes, carry order with them. */
+enum { BELLS = 16 };
+
+void bell_ring(int bell, struct place place);
+void bell_wait(int bells);              /* sleep until one of these bits was rung */
+int bell_hear(int bell);                /* 1: it was rung; 0: it was not, or nobody holds the other end */
+int bell_take(int bells);               /* look which of these would not wait */
+void start_ringing(int bells);          /* before a schedule: these have rung */
+void bell_end(int bell);                /* the other end is closed: ready for ever */
 
 /* ---- memory.c ------------------------------------------------------------------------------ */
 
@@ -72,15 +82,19 @@ struct memory {
     uint64_t (*final)(int cell); /* the value when all stores have landed */
     void (*preset)(int cell, uint64_t value);
     int (*lands)(int side, int cell, int count); /* would a STORE or SWAP of that side change these, too? */
+    void (*give)(int bell); /* who obtains the bell's order afterwards sees what the side sees now */
+    void (*obtain)(int bell);
 };
 
 extern const struct memory tso, views;
 extern const struct memory *memory;
 const char *cell_name(int cell);
 int cell_of(const void *address, size_t bytes);
+int watch_word(void *word); /* from now on this word of private memory is a cell; others are not looked at */
 
 uint64_t model_load(const void *word, enum order order, struct place place);
 void model_store(void *word, uint64_t value, enum order order, struct place place);
+uint64_t model_add(void *word, uint64_t value);
 uint64_t model_swap(void *word, uint64_t value, enum order order, struct place place);
 void *model_copy(void *to, const void *from, size_t bytes, struct place place);
 void *model_fill(void *to, int value, size_t bytes, struct place place);
@@ -103,6 +117,7 @@ typedef uint32_t l5_word32;
 #define l5_store_release(word, value) model_store(word, value, RELEASE, HERE)
 #define l5_store_seq(word, value) model_store(word, value, SEQ_CST, HERE)
 #define l5_store_relaxed(word, value) model_store(word, value, RELAXED, HERE)
+#define l5_add(word, value) model_add(word, value)
 #define l5_swap(word, value) model_swap(word, value, RELAXED, HERE)
 
 static inline void l5_copied(void)

@@ -33,7 +33,7 @@ static struct cell {
         uint32_t plain_write, plain_read, atomic_write, atomic_read; /* clocks of the last */
     } by[SIDES];
 } cells[CELLS];
-static struct view all[SIDES];
+static struct view all[SIDES], carried[BELLS];
 
 static void reset(void)
 {
@@ -45,6 +45,7 @@ static void reset(void)
         memset(cells[i].by, 0, sizeof(cells[i].by));
     }
     memset(all, 0, sizeof(all));
+    memset(carried, 0, sizeof(carried));
 }
 
 static int newer(int a, int b)
@@ -63,7 +64,7 @@ static void join(struct view *view, const struct view *other)
 static void must_follow(int cell, uint32_t clock, const char *what, const char *theirs, struct place place)
 {
     if (clock > all[me].clock[1 - me])
-        fail("race: %s %s %s in %s, and nothing orders that after the %s that %s it", side_names[me], what,
+        model_fail("race: %s %s %s in %s, and nothing orders that after the %s that %s it", side_names[me], what,
              cell_name(cell), place.function, side_names[1 - me], theirs);
 }
 
@@ -97,7 +98,7 @@ static void append(int cell, uint64_t value, int releases)
     struct stored *stored;
 
     if (at->count == PAST_MAX)
-        fail("more than %d stores to %s", PAST_MAX, cell_name(cell));
+        model_fail("more than %d stores to %s", PAST_MAX, cell_name(cell));
     all[me].oldest[cell] = (uint8_t)at->count;
     stored = &at->past[at->count++];
     stored->value = value;
@@ -204,4 +205,14 @@ static int lands(int side, int cell, int count)
     return 0;
 }
 
-const struct memory views = {reset, load, store, swap, read_cells, write_cells, final, preset, lands};
+static void give(int bell)
+{
+    join(&carried[bell], &all[me]);
+}
+
+static void obtain(int bell)
+{
+    join(&all[me], &carried[bell]);
+}
+
+const struct memory views = {reset, load, store, swap, read_cells, write_cells, final, preset, lands, give, obtain};
