@@ -39,11 +39,14 @@ from ._errors import (
 from ._handler import RequestContext
 from ._in_place import Lease, Reservation
 from ._listen import Listener, listen
+from ._live import Snapshot, snapshot
 from ._options import ListenOptions, Options
 from ._selector import UpgradeReport
 from ._serve import Server, ServerStatistics, serve
 from ._service import HandlerError, NativeService
+from ._status import StatusEndpoint, open_status
 from ._streams import ConnectionByteStream, ReplyStream
+from ._tap import Tap, tap
 
 __all__ = [
     "Address",
@@ -72,11 +75,17 @@ __all__ = [
     "Reservation",
     "Server",
     "ServerStatistics",
+    "Snapshot",
+    "StatusEndpoint",
+    "Tap",
     "TornRead",
     "TransportUnavailable",
     "UpgradeReport",
     "abc",
     "connect",
     "listen",
+    "open_status",
     "serve",
+    "snapshot",
+    "tap",
 ]

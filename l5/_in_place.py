@@ -44,7 +44,7 @@ class Lease:
         if session.receiver is not None:
             raise anyio.BusyResourceError("receiving from")
         await _transmit.pace(session)
-        ring = session.ring
+        ring = session.ring if session.tap is None else None  # a tap wants copies
         while True:
             if not session.inbox and ring is not None and session.state == "OPEN":
                 try:
@@ -100,7 +100,11 @@ class Reservation:
             raise ValueError(f"cannot reserve {self._size_bytes} bytes")
         if self._size_bytes > session.sends.max_message_bytes:
             raise MessageTooLarge(self._size_bytes, session.sends.max_message_bytes)
-        if session.ring is None or self._size_bytes > session.sends.segment_bytes:
+        if (
+            session.ring is None
+            or session.tap is not None
+            or self._size_bytes > session.sends.segment_bytes
+        ):
             self._buffer = bytearray(self._size_bytes)
             return self
         if session.senders or not self._try(session.ring):

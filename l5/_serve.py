@@ -19,6 +19,7 @@ from ._farewell import leave
 from ._flow import Budget
 from ._handler import Handler, takes_context
 from ._limits import explain
+from ._live import add_server, on_session
 from ._service import NativeService
 from ._wait import Hub, current_hub
 from ._workers import Workers
@@ -111,6 +112,7 @@ class Server:
             self._workers = Workers(self._handler, self._hub, self._group, plain=plain)
             self._workers.start_worker()
         self._group.start_soon(self._acceptor.run, self._on_established)
+        add_server(self)
         return self
 
     async def __aexit__(
@@ -211,7 +213,7 @@ class Server:
             connections=self._acceptor.connections,
             connections_total=self._connections_total,
             rejected=self._acceptor.rejected,
-            requests=generic + self._answered_before + sum(map(_answered, self._sessions)),
+            requests=generic + self._answered_before + sum(map(_answered, list(self._sessions))),
             failed=workers.failed if workers else 0,
             cancelled=workers.cancelled if workers else 0,
             running=workers.running if workers else 0,
@@ -227,7 +229,7 @@ class Server:
                 made.close()
             elif self._per == "connection":
                 await self._run_connection(made, options)
-            elif self._native is not None and getattr(made.channel, "ring", None) is not None:
+            elif self._native is not None and _to_threads(made):
                 await self._run_native(self._native, made)
             else:
                 await self._keep_session(made, options)
@@ -275,6 +277,11 @@ class Server:
             self._sessions.discard(session)
             self._answered_before += _answered(session)
             session.close()
+
+
+def _to_threads(made: Established) -> bool:
+    """Tell whether a native service's threads can serve it: over shared memory, without a tap."""
+    return getattr(made.channel, "ring", None) is not None and not on_session
 
 
 def _answered(session: Session) -> int:

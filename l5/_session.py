@@ -25,6 +25,7 @@ from ._errors import GONE, LocalProtocolError, RemoteProtocolError, as_broken
 from ._flow import Budget, Credit, Reassembly, window_of
 from ._frames import COUNTER, DEADLINE, Flag, Kind, pack_error
 from ._last_words import say, tell_fault
+from ._live import add_session
 from ._requests import RequestTable
 from ._statistics import SessionCounters
 
@@ -41,8 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("l5.session")
 
 CONTROL_MIN = 1024
-LEAVE_TURNS = 4
-"""Turns at once to receive the last words of a peer that is gone; usually that is all."""
+LEAVE_TURNS = 4  # at once, for the last words of a peer that is gone; usually that is all
 _EXPECTED = (OSError, RemoteProtocolError, LocalProtocolError, anyio.BrokenResourceError)
 _FOR_RESPONSE = int(Flag.FOR_RESPONSE)
 _REQUEST = int(Kind.REQUEST)
@@ -116,6 +116,7 @@ class Session(SessionCounters):
         except OSError:  # a limit of this process
             self.release()
             raise
+        add_session(self)
 
     def __repr__(self) -> str:
         return f"<Session {self.channel.transport} {self.state} peer={self.peer.address!r}>"

@@ -25,6 +25,10 @@ class SessionCounters:
     long_data: int = 0
     watch: Watch | None = None
     """While somebody watches."""
+    number: int = 0
+    """Of the connections of this process."""
+    tap: object = None
+    """While its frames are recorded."""
 
 
 class HubCounters:

@@ -66,7 +66,7 @@ class Workers:
     @property
     def running(self) -> int:
         """How many handlers are suspended now."""
-        return sum(worker.session is not None for worker in self._workers)
+        return sum(worker.session is not None for worker in list(self._workers))
 
     async def drain(self, grace: float) -> None:
         """Refuse new requests; wait up to `grace` seconds for those that run."""

@@ -1,0 +1,158 @@
+"""l5 top and l5 bench, and the endpoint that a process answers them at."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import l5
+from l5._cli import _bench, _top
+from l5._latency import Histogram, bucket_of
+from l5._status import Watcher
+
+pytestmark = pytest.mark.anyio
+ENVIRONMENT = {**os.environ, "COLUMNS": "200", "L5_TOKEN": "", "L5_STATUS": "1"}
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "l5", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=ENVIRONMENT | {"L5_STATUS": "0"},
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+@pytest.fixture
+def echo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-m", "l5", "echo", f"l5+unix://{tmp_path}/s"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1]
+        yield process, url
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+
+
+def test_top_shows_what_happened(echo: tuple[subprocess.Popen[str], str]) -> None:
+    process, url = echo
+
+    async def ask() -> dict[str, Any]:
+        async with await l5.connect(url) as conn:
+            watcher = Watcher(process.pid)
+            before = watcher.read()
+            for _ in range(500):
+                await conn.request(bytes(64))
+            after = watcher.read()
+            watcher.close()
+        return _top.summarise(before, after)
+
+    facts = anyio.run(ask)
+    assert facts["pid"] == process.pid
+    [row] = facts["connections"]
+    assert row["role"] == "server" and row["transport"] == "shm"
+    assert round(row["requests_per_s"] * facts["seconds"]) == 500
+    assert 0 < row["p50_us"] <= row["p99_us"]
+    assert 0 <= row["ring_sent_share"] <= 1 and row["ring_waiting_share"] == 0
+    [server] = facts["servers"]
+    assert server["statistics"]["connections"] == 1
+
+    lines = run("top", str(process.pid), "--json", "--once", "--interval", "0.05").splitlines()
+    assert len(lines) == 1 and json.loads(lines[0])["pid"] == process.pid
+    text = run("top", url, "--once", "--interval", "0.05")
+    for word in (f"process {process.pid}", "spun", "slept", "p99 us", "ring in", url):
+        assert word in text
+
+
+def test_bench_measures_an_echo(echo: tuple[subprocess.Popen[str], str]) -> None:
+    result = json.loads(run("bench", echo[1], "--seconds", "0.1", "--json"))
+    assert result["transport"] == "shm"
+    assert result["requests_per_s"] > 0 and result["pipelined_per_s"] > 0
+    assert result["bandwidth_bytes_per_s"] > result["requests_per_s"]
+    assert 0 < result["latency_us"]["p50"] <= result["latency_us"]["p99.9"]
+    counted = sum(result["latency_buckets"].values())
+    assert abs(counted - result["requests_per_s"] * 0.1) <= counted * 0.9
+    text = run("bench", echo[1], "--seconds", "0.1")
+    for word in ("one request at a time, 64 bytes", "16 requests in flight", "p99.9", "█"):
+        assert word in text
+
+
+def test_bars_of_a_histogram() -> None:
+    histogram = Histogram()
+    for ns in (1100, 1500, 5000):
+        histogram.add(ns)
+    rows = _bench.histogram_rows(histogram.sparse())
+    assert [(begin, count, len(bar)) for begin, count, bar in rows] == [
+        (1.024, 2, 40),
+        (2.048, 0, 0),
+        (4.096, 1, 20),
+    ]
+    assert bucket_of(1024) % 8 == 0
+
+
+def test_a_process_that_was_not_asked_to_does_not_answer() -> None:
+    said = run("top", str(os.getpid()), "--once", status=1)
+    assert f"process {os.getpid()} does not answer" in said and "L5_STATUS=1" in said
+
+
+async def test_latencies_are_measured_while_somebody_watches_only() -> None:
+    with l5.open_status() as endpoint:
+        async with l5.serve(bytes.upper, "l5://127.0.0.1:0") as server:
+            async with await l5.connect(server.urls[0]) as conn:
+                assert conn._session.watch is None
+                with pytest.raises(OSError, match="status address"):
+                    l5._status.StatusEndpoint()
+                first = await anyio.to_thread.run_sync(Watcher, os.getpid())
+                await anyio.to_thread.run_sync(first.read)
+                assert conn._session.watch is not None
+                async with await l5.connect(server.urls[0]) as later:
+                    assert later._session.watch is not None
+                first.close()
+                with anyio.fail_after(20):
+                    while conn._session.watch is not None:
+                        await anyio.sleep(0.001)
+                await conn.request(b"x")
+                assert l5.snapshot().connections[-1].latency_buckets == {}
+                second = await anyio.to_thread.run_sync(Watcher, os.getpid())
+                await anyio.to_thread.run_sync(second.read)
+                endpoint.close()
+                with pytest.raises(EOFError):
+                    await anyio.to_thread.run_sync(second.read)
+                second.close()
+
+
+async def test_another_user_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l5._status, "peer_of", lambda sock: (os.getpid(), 12345))
+    with l5.open_status():
+        with pytest.raises(OSError, match="of user 12345 answers"):
+            await anyio.to_thread.run_sync(Watcher, os.getpid())
+        monkeypatch.setattr(l5._status.os, "geteuid", lambda: 12345, raising=True)
+        watcher = await anyio.to_thread.run_sync(Watcher, os.getpid())
+        await anyio.to_thread.run_sync(watcher.read)
+        watcher.close()
+
+
+async def test_totals_outlive_connections() -> None:
+    def totals() -> dict[tuple[str, str], l5._live.Totals]:
+        return {(t.role, t.transport): t for t in l5.snapshot().totals}
+
+    before = totals().get(("client", "tcp"), l5._live.Totals("client", "tcp"))
+    async with l5.serve(bytes.upper, "l5+tcp://127.0.0.1:0") as server:
+        async with await l5.connect(server.urls[0]) as conn:
+            for _ in range(7):
+                await conn.request(b"x")
+    after = totals()["client", "tcp"]
+    assert after.connections == before.connections + 1
+    assert after.requests_sent == before.requests_sent + 7
+    assert json.loads(json.dumps(l5.snapshot().as_dict()))["pid"] == os.getpid()
