@@ -1,8 +1,9 @@
 """A thousand connections, four of them busy: ``python -m benchmarks.crowd``.
 
-What do the idle ones cost?  A server, one process with the busy connections, and three that only hold
-theirs.  The server is looked at from outside (`/proc`): its CPU time for a request with and without
-the crowd, its descriptors, mappings and memory for a connection, its wake-ups while nobody asks.
+What do the idle ones cost?  A server, one process with the busy connections, and three that only
+hold theirs.  The server is looked at from outside (`/proc`): its CPU time for a request with and
+without the crowd, its descriptors, mappings and memory for a connection, its wake-ups while nobody
+asks.
 """
 
 from __future__ import annotations

@@ -100,6 +100,7 @@ class Ring:
 
 class Poller:
     count: int
+    total: int
     budget_ns: int
     yield_only: int
     shared: int

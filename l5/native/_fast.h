@@ -1,5 +1,5 @@
 /* Inside the part of the core that knows Python: `_fast.c`, `_ring.c`, `_ring_hot.c`, `_slot.c`,
- * `_poller.c`.
+ * `_poller.c`, `_members.c`.
  *
  * Only these files include Python.h.  They are compiled into the module that cffi builds;
  * `l5_install_fast` (_fast.c), called once through cffi, puts a module `l5._fast` with three types
@@ -39,6 +39,8 @@ enum {
     FRAME_COST = 64,         /* what a data message costs of its window beside its payload */
     RINGS_MAX = 65536,
     FILL_STEPS_MAX = 1024,   /* messages that `fill` counts */
+    REST_ABOVE = 16,         /* with more rings than that, the silent ones are not scanned */
+    REST_EVERY = 256,        /* turns of the event loop between two looks at who is silent */
 };
 
 /* Who may use a ring: the thread that made it; or any thread that holds the connection's lock, and
@@ -52,6 +54,8 @@ typedef struct {
     PyObject_HEAD
     struct l5_channel channel;
     Poller *poller;       /* strong, while added */
+    uint32_t at;          /* its place in the poller */
+    uint64_t frames_seen; /* frames_received when the poller last looked who is silent */
     PyObject *session;    /* strong, while added: whose frames these are */
     PyObject *server;     /* strong: who takes requests from this ring, or NULL */
     PyObject *last;       /* strong, when shared: what receive returned last, or NULL */
@@ -79,11 +83,12 @@ typedef struct {
 
 struct Poller {
     PyObject_HEAD
-    struct l5_channel **channels;
-    Ring **rings;
-    uint32_t count, room, cursor;
+    struct l5_channel **channels; /* [ count: scanned, spun for | resting: armed, their bell stirs them | ] */
+    Ring **rings;                 /*   the same order                                    total, room   */
+    uint32_t count, total, room, cursor;
     int spinning;          /* the GIL may be released: no one else may come in */
     uint32_t streak;
+    uint32_t breaths;      /* how often the loop ran */
     uint64_t spun_ns;      /* since the loop last ran */
     uint64_t spun_total_ns, spins;     /* what waiting cost; counted where nothing was there yet */
     uint64_t yielded_total_ns, yields;
@@ -138,7 +143,14 @@ PyObject *l5_ring_lease(Ring *self, PyObject *ignored);
 
 /* _poller.c */
 int l5_poller_spin(Poller *self, uint64_t budget);
+
+/* _members.c */
+int l5_poller_ok(Poller *self);
+PyObject *l5_poller_add(Poller *self, PyObject *const *args, Py_ssize_t count);
+PyObject *l5_poller_remove(Poller *self, PyObject *ring);
 void l5_poller_drop(Poller *self, Ring *ring);
+void l5_poller_stir(Ring *ring);
+void l5_poller_rest(Poller *self);
 
 static inline int l5_ring_ready(Ring *self)
 {

@@ -59,87 +59,7 @@ int l5_poller_spin(Poller *self, uint64_t budget)
     return found;
 }
 
-/* ---- members ----------------------------------------------------------------------------------- */
-
-static int poller_ok(Poller *self)
-{
-    if (self->spinning || (!self->shared && self->thread != PyThread_get_thread_ident())) {
-        PyErr_SetString(l5_BusyResourceError, "polling (in its event loop's thread, to which a poller belongs)");
-        return 0;
-    }
-    return 1;
-}
-
-static int poller_grow(Poller *self)
-{
-    uint32_t room = self->room ? self->room * 2 : 8;
-    void *channels, *rings;
-
-    if (self->count < self->room)
-        return 1;
-    if (room > RINGS_MAX) {
-        PyErr_SetString(PyExc_MemoryError, "too many rings in one event loop");
-        return 0;
-    }
-    channels = PyMem_Realloc(self->channels, room * sizeof(*self->channels));
-    if (channels)
-        self->channels = channels;
-    rings = PyMem_Realloc(self->rings, room * sizeof(*self->rings));
-    if (rings)
-        self->rings = rings;
-    if (!channels || !rings) {
-        PyErr_NoMemory();
-        return 0;
-    }
-    self->room = room;
-    return 1;
-}
-
-static PyObject *poller_add(Poller *self, PyObject *const *args, Py_ssize_t count)
-{
-    Ring *ring;
-
-    if (count != 2 || !Py_IS_TYPE(args[0], &l5_RingType))
-        return PyErr_Format(PyExc_TypeError, "add(ring, session)");
-    ring = (Ring *)args[0];
-    if (!poller_ok(self) || !l5_ring_ready(ring) || !poller_grow(self))
-        return NULL;
-    if (ring->poller)
-        return PyErr_Format(PyExc_ValueError, "this ring has a poller already");
-    Py_INCREF(ring);
-    Py_INCREF(self);
-    ring->poller = self;
-    ring->session = Py_NewRef(args[1]);
-    self->channels[self->count] = &ring->channel;
-    self->rings[self->count++] = ring;
-    Py_RETURN_NONE;
-}
-
-void l5_poller_drop(Poller *self, Ring *ring)
-{
-    for (uint32_t i = 0; i < self->count; i++) {
-        if (self->rings[i] != ring)
-            continue;
-        self->count--;
-        self->rings[i] = self->rings[self->count];
-        self->channels[i] = self->channels[self->count];
-        ring->poller = NULL;
-        Py_CLEAR(ring->session);
-        Py_DECREF(ring);
-        Py_DECREF(self);
-        return;
-    }
-}
-
-static PyObject *poller_remove(Poller *self, PyObject *ring)
-{
-    if (!Py_IS_TYPE(ring, &l5_RingType))
-        return PyErr_Format(PyExc_TypeError, "remove(ring)");
-    if (!poller_ok(self))
-        return NULL;
-    l5_poller_drop(self, (Ring *)ring);
-    Py_RETURN_NONE;
-}
+/* ---- serving ---------------------------------------------------------------------------------- */
 
 /* Send the answer to a request; 1 sent, 0 not (the generic path must), -1 error. */
 static int answer(Ring *ring, uint64_t id, PyObject *reply)
@@ -276,7 +196,7 @@ static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t co
 {
     if (count != 2)
         return PyErr_Format(PyExc_TypeError, "serve(server, handler)");
-    if (!poller_ok(self))
+    if (!l5_poller_ok(self))
         return NULL;
     for (;;) {
         int progress = 0;
@@ -297,7 +217,7 @@ static PyObject *poller_ready(Poller *self, PyObject *may_spin)
 {
     PyObject *list;
 
-    if (!poller_ok(self))
+    if (!l5_poller_ok(self))
         return NULL;
     list = PyList_New(0);
     if (!list)
@@ -318,6 +238,8 @@ static PyObject *poller_breathe(Poller *self, PyObject *Py_UNUSED(ignored))
     self->spun_ns = 0;
     self->turn_ns = 0;
     self->overdue = 0;
+    if (++self->breaths % REST_EVERY == 0 && self->count > REST_ABOVE && !self->spinning)
+        l5_poller_rest(self);
     Py_RETURN_NONE;
 }
 
@@ -351,7 +273,8 @@ static PyGetSetDef poller_getset[] = {
 };
 
 static PyMemberDef poller_members[] = {
-    {"count", T_UINT, offsetof(Poller, count), READONLY, "rings"},
+    {"count", T_UINT, offsetof(Poller, count), READONLY, "rings that are scanned"},
+    {"total", T_UINT, offsetof(Poller, total), READONLY, "rings, with those that rest"},
     {"budget_ns", T_ULONGLONG, offsetof(Poller, budget_ns), 0, "spin budget"},
     {"yield_only", T_INT, offsetof(Poller, yield_only), 0, "never spin, only yield"},
     {"shared", T_INT, offsetof(Poller, shared), 0, "any thread may use it that holds the connection's lock"},
@@ -363,8 +286,8 @@ static PyMemberDef poller_members[] = {
 };
 
 static PyMethodDef poller_methods[] = {
-    {"add", (PyCFunction)(void (*)(void))poller_add, METH_FASTCALL, "add(ring, session)"},
-    {"remove", (PyCFunction)poller_remove, METH_O, "remove(ring)"},
+    {"add", (PyCFunction)(void (*)(void))l5_poller_add, METH_FASTCALL, "add(ring, session)"},
+    {"remove", (PyCFunction)l5_poller_remove, METH_O, "remove(ring)"},
     {"serve", (PyCFunction)(void (*)(void))poller_serve, METH_FASTCALL, serve_doc},
     {"ready", (PyCFunction)poller_ready, METH_O, "ready(spin) -> sessions whose rings have something"},
     {"breathe", (PyCFunction)poller_breathe, METH_NOARGS, "The event loop has run."},

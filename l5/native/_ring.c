@@ -101,6 +101,7 @@ static PyObject *ring_disarm(Ring *self, PyObject *Py_UNUSED(ignored))
     if (!l5_ring_ready(self))
         return NULL;
     l5_channel_disarm(&self->channel);
+    l5_poller_stir(self);
     Py_RETURN_NONE;
 }
 

@@ -33,6 +33,7 @@ int l5_ring_send_frame(Ring *self, int kind, int flags, uint64_t id, const Py_bu
         return -EMSGSIZE;
     rc = l5_channel_send(&self->channel, kind, flags, id, NULL, 0, view->buf, (uint32_t)view->len);
     if (!rc) {
+        l5_poller_stir(self); /* an answer may come */
         self->frames_sent++;
         self->bytes_sent += (uint64_t)view->len;
     }
@@ -156,6 +157,7 @@ PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count)
     rc = l5_ring_peek(self, &frame);
     if (!rc && count == 1 && args[0] == Py_True && self->spin_ns) {
         l5_channel_publish(&self->channel); /* the peer may wait for space */
+        l5_poller_stir(self);
         if (l5_poller_spin(self->poller, self->spin_ns))
             rc = l5_ring_peek(self, &frame);
     }

@@ -98,6 +98,7 @@ static PyObject *slot_commit(Slot *self, PyObject *const *args, Py_ssize_t count
     if (rc)
         return l5_ring_raise(self->ring, rc);
     self->done = 1;
+    l5_poller_stir(self->ring); /* an answer may come */
     self->ring->frames_sent++;
     self->ring->bytes_sent += size;
     if (kind == L5_DATA)

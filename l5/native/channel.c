@@ -292,6 +292,13 @@ refuse:
     return -EBUSY;
 }
 
+/* Tell whether the peer will ring for a message.  One that came before the word was set has been
+ * seen by arm; who takes the word afterwards rings. */
+int l5_channel_armed(const struct l5_channel *channel)
+{
+    return (l5_load_relaxed(channel->own_armed) & L5_ARM_DATA) != 0;
+}
+
 void l5_channel_disarm(struct l5_channel *channel)
 {
     l5_store_relaxed(channel->own_armed, 0);

@@ -156,6 +156,7 @@ int l5_channel_publish(struct l5_channel *channel);
 
 /* Sleeping.  arm: 0 armed, -EBUSY something is there already, -EPROTO. */
 int l5_channel_arm(struct l5_channel *channel, int bits);
+int l5_channel_armed(const struct l5_channel *channel);
 void l5_channel_disarm(struct l5_channel *channel);
 
 /* wait.c: poll `count` channels for at most `budget_ns`; 1 when one has a message, else 0. */
