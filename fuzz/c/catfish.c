@@ -26,6 +26,7 @@ static struct {
     size_t loaded;
     uint64_t token;
     int failed;
+    int unknown; /* the last failure was that there is no such load */
     struct l5_reply reply;
 } world;
 
@@ -54,6 +55,7 @@ static int fail(struct l5_reply *reply, const char *type, const char *message)
     (void)reply;
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         world.failed |= !strcmp(type, known[i]);
+    world.unknown = !strcmp(type, "UnknownLoad");
     CHECK(world.failed && *message);
     return -EIO;
 }
@@ -287,7 +289,7 @@ static void ask(struct input *input)
         check(exact[0], argument, exact + 8, size - 8);
     } else {
         CHECK(world.failed ? rc == -EIO : rc == -EMSGSIZE);
-        if (size == 16 && exact[0] == 14 && world.failed) /* it took the load, and could not */
+        if (size == 16 && exact[0] == 14 && world.failed && !world.unknown) /* it took the load, and could not */
             world.loaded = 0;
     }
     free(exact);

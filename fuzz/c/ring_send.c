@@ -123,8 +123,8 @@ static void commit(struct input *input)
 static void discard(void)
 {
     l5_channel_discard(&ring.channel);
-    if (model.reserved)
-        shadow_ring(tx_ring(), model.write, NULL, padded(model.reserved - 1));
+    if (model.reserved) /* all but the size word and header, which were never written */
+        shadow_ring(tx_ring(), model.write + 24, NULL, padded(model.reserved - 1) - 24);
     model.reserved = 0;
 }
 

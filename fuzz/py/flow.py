@@ -34,7 +34,8 @@ class _End:
         whole = self.sent.get(key, b"") + payload
         allowed = self.allowed.get(key, CREDIT)
         begun = key in self.sent
-        full = len(self.sent) >= PARTIALS
+        unasked = [other for other in self.sent if not other[0]]  # answers are bounded elsewhere
+        full = not key[0] and len(unasked) >= PARTIALS
         try:
             message = self.reassembly.add(key, payload, more)
         except RemoteProtocolError as error:

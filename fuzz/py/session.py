@@ -72,6 +72,9 @@ class _Channel:
 class _Hub:
     """What a session needs of its hub."""
 
+    streak = 0
+    turn_frames = 64
+
     def attach(self, session: Session) -> None: ...
 
     def detach(self, session: Session) -> None: ...

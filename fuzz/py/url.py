@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from l5._address import Address, parse
+from l5._address import URL_CHARS_MAX, Address, parse
 from l5._errors import AddressError
 from l5._options import ListenOptions, Options
 
@@ -42,9 +42,9 @@ def one_input(data: bytes) -> None:
     if address is None:
         return
     for form in (address.url, str(address)):
-        assert _parsed(form) == address, form
+        # Escapes make it longer: what was just short enough may no longer be.
+        assert len(form) > URL_CHARS_MAX or _parsed(form) == address, form
         assert form.isascii() or not url.isascii()
-    assert _parsed(address.url) == address
     assert address.bootstrap and address.redacted and address.location is not None
     assert address.demanded is None or address.demanded
     _options(dict(address.options))
