@@ -202,8 +202,11 @@ class ClientHandshake:
 
     async def run(self) -> Established:
         """Shake hands and upgrade."""
+        # step 1 (client, any): connected, and silent
         await self._hello_link.send(self._client_hello())
+        # step 2 (client, any): the hello is sent
         message, fds = await self._hello_link.receive()
+        # step 3 (client, any): the server's hello is here
         close_all(fds)
         answer = _hello.expect(message, ServerHello)
         _hello.negotiate_version([answer.version])
@@ -270,8 +273,11 @@ class ClientHandshake:
         attempt = transport.initiate(hello_link.link, answer.params, self._options)
         try:
             upgrade = Upgrade(transport=transport.name, params=dict(attempt.message.params))
+            # step 4 (client, shm): the memory is made, and not sent
             await hello_link.send(upgrade, tuple(attempt.message.fds))
+            # step 5 (client, shm): the memory is sent
             message, fds = await hello_link.receive()
+            # step 6 (client, shm): the server has it, and this end has not switched
             close_all(fds)
             upgraded = _hello.expect(message, Upgraded)
         except BaseException:
@@ -313,7 +319,9 @@ class ClientHandshake:
                     transport.name, f"uid {uid} listens at the rendezvous, not this user"
                 )
             hello_link = HelloLink(link)
+            # step 7 (client, rendezvous): met, and silent
             await hello_link.send(Attach(ticket=answer.ticket))
+            # step 8 (client, rendezvous): the ticket is sent
             try:
                 channel = await self._upgrade_on(hello_link, transport, answer, sends)
             except TransportUnavailable as error:

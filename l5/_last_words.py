@@ -16,9 +16,11 @@ logger = logging.getLogger("l5.session")
 
 def say(channel: Channel, kind: int, payload: bytes = b"") -> None:
     """Send the last frame if there is room; never fails."""
+    # step 51 (both, any): nothing is said of the end
     try:
         channel.try_send(kind, 0, 0, payload)
         channel.flush()
+        # step 52 (both, any): the last frame is sent
     except Exception as error:
         logger.debug("the last word was not sent: %r", error)
 

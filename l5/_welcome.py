@@ -124,6 +124,7 @@ class ServerHandshake:
     async def _run(self, full: bool) -> Established:
         message, fds = await self._hello_link.receive()
         close_all(fds)
+        # step 11 (server, any): the client's hello is here
         hello = _hello.expect(message, ClientHello)
         version = _hello.negotiate_version(hello.versions)
         self._authorise(hello)
@@ -147,6 +148,7 @@ class ServerHandshake:
                     ticket=holder.ticket if holder else None,
                 )
             )
+            # step 12 (server, any): the hello is answered
             channel = None
             if transport is not None:
                 channel = await self._upgrade(transport, holder, sends)
@@ -304,7 +306,9 @@ class ServerHandshake:
             await hello_link.send(Upgraded(ok=False, reason=error.reason[:1000]))
             return None
         try:
+            # step 13 (server, shm): the memory is mapped, and the client does not know
             await hello_link.send(Upgraded(ok=True, reason=""))
+            # step 14 (server, shm): it knows, and this end has not switched
         except BaseException:
             attempt.abandon()
             raise

@@ -1,5 +1,6 @@
 /* Sending, receiving and arming.  Theory, drawing and the names of the pairs: channel.h. */
 #define _GNU_SOURCE
+#include "_steps.h"
 #include "channel.h"
 
 #include <errno.h>
@@ -109,9 +110,12 @@ static void finish(struct l5_channel *channel, int kind, int flags, uint64_t id,
 
     memcpy(at + 8, &header, sizeof(header));
     channel->tx_write += l5_padded(payload_bytes);
+    L5_STEP(31); /* (both, shm): a message is written, and its size word is not */
     /* pairs with: MESSAGE in l5_channel_peek; and DOORBELL: store, then look at the armed word */
     l5_store_seq((l5_word *)(void *)at, payload_bytes + L5_HEADER_BYTES);
+    L5_STEP(32); /* (both, shm): a message is sent, and the peer is not woken */
     wake_if_armed(channel, L5_ARM_DATA);
+    L5_STEP(33); /* (both, shm): the peer is woken */
 }
 
 int l5_channel_send(struct l5_channel *channel, int kind, int flags, uint64_t id, const void *prefix,
@@ -227,6 +231,7 @@ int l5_channel_publish(struct l5_channel *channel)
     channel->rx_published = position;
     /* pairs with: SPACE in make_room; and DOORBELL: store, then look at the armed word */
     l5_store_seq(channel->rx_position, position);
+    L5_STEP(35); /* (both, shm): space is given back, and who waits for it is not woken */
     wake_if_armed(channel, L5_ARM_SPACE);
     return 1;
 }
@@ -243,6 +248,7 @@ void l5_channel_consume(struct l5_channel *channel)
     uint64_t bytes = channel->rx_pending;
     uint64_t position = channel->rx_read;
 
+    L5_STEP(34); /* (both, shm): a message is received, and its place is not given back */
     channel->rx_pending = 0;
     channel->rx_read = position + bytes;
     give_back(channel, position, bytes);

@@ -18,6 +18,7 @@
 #include <sys/statfs.h>
 #endif
 
+#include "_steps.h"
 #include "channel.h"
 
 #ifndef MAP_NORESERVE
@@ -91,11 +92,13 @@ int l5_segment_create(uint64_t ring_bytes)
     fd = new_memfd();
     if (fd < 0)
         return fd;
+    L5_STEP(41); /* (client, shm): the file is made, and empty */
     rc = fill(fd, ring_bytes);
     if (rc) {
         close(fd);
         return rc;
     }
+    L5_STEP(42); /* (client, shm): the file is filled and sealed */
     return fd;
 }
 
@@ -253,6 +256,7 @@ int l5_channel_map(struct l5_channel *channel, int fd, uint64_t ring_bytes, int 
 #ifdef MADV_DONTFORK
     madvise(base, bytes, MADV_DONTFORK); /* a forked child must not keep the peer's memory */
 #endif
+    L5_STEP(43); /* (both, shm): the memory is mapped; at the server, holes can still be punched */
     memset(channel, 0, sizeof(*channel));
     channel->ring_bytes = ring_bytes;
     channel->map_bytes = bytes;

@@ -59,6 +59,7 @@ class RingChannel(Channel):
 
     def close(self) -> None:
         self.ring.close()
+        # step 54 (both, shm): the memory is let go, and the socket is open
         self._socket.close()
 
     def forget(self) -> None:

@@ -107,12 +107,14 @@ class StreamChannel(Channel):
         if size > _JOIN_BYTES_MAX:
             return self._send_vector(_pack(size, kind, flags, 0, id), memoryview(payload), size)
         data = _pack(size, kind, flags, 0, id) + payload
+        # step 21 (both, socket): a frame is to be sent
         try:
             sent = self._send(data, _NO_SIGNAL)
         except BlockingIOError:
             sent = 0
         except OSError as error:
             raise self._broken() from error
+        # step 22 (both, socket): a frame is sent, or some of it
         if sent != size + HEADER_BYTES:
             self._rest = memoryview(data)[sent:]
         return True
@@ -171,6 +173,7 @@ class StreamChannel(Channel):
                     else:
                         self._start = stop
                     payload = self._view[begin:stop].tobytes()
+                    # step 24 (both, socket): a frame is received
                     return _new_tuple(Frame, (key & 0xFF, key >> 8, id, payload))
             if self._drained:
                 self._drained = False
@@ -194,6 +197,7 @@ class StreamChannel(Channel):
             raise self._broken() from error
         if count == 0:
             raise self._ended()
+        # step 23 (both, socket): something is received, and not looked at
         self._end = end + count
         self._drained = end + count != self._capacity
         return True
@@ -251,6 +255,7 @@ class StreamChannel(Channel):
     def close(self) -> None:
         if not self._closed:
             self.part()
+        # step 53 (both, socket): nothing more is sent, and the socket is open
         self.forget()
 
     def forget(self) -> None:
