@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import struct
 from collections.abc import Callable
 
-from tests.attacks._wire import Hostile
+from tests.attacks._wire import (
+    REJECT,
+    RING,
+    UPGRADE,
+    UPGRADED,
+    Hostile,
+    as_client,
+    begin_client,
+    file_bytes,
+    hello_bytes,
+    make_memory,
+    read_hello,
+)
 
 
 def flood(peer: Hostile) -> int:
-    """Ring as often as the socket takes it, in the largest pieces, for twenty buffers' worth."""
+    """Ring as often as the socket takes it, in the largest pieces, for some buffers' worth."""
     rung = 0
-    for _ in range(200):
+    for _ in range(30):
         try:
             rung += peer.sock.send(bytes(1 << 16), socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -83,13 +96,13 @@ def never_rung(peer: Hostile) -> int:
 
 def unheard(peer: Hostile) -> int:
     """Ask to be rung for everything and never listen: the victim's socket fills up."""
-    for _ in range(2000):
+    for _ in range(600):
         peer.poke(192, 3)  # client.armed
         peer.frame(2, b"e")
         while not peer.memory[peer.into + peer.read % 65536]:
             pass
         _skip(peer)
-    return 2000
+    return 600
 
 
 def _skip(peer: Hostile) -> None:
@@ -99,12 +112,6 @@ def _skip(peer: Hostile) -> None:
     peer.poke(peer.theirs, peer.read)
 
 
-def receive_no_more(peer: Hostile) -> int:
-    """Shut the direction down in which the victim rings; it may ring, and find nobody."""
-    peer.sock.shutdown(socket.SHUT_RD)
-    return 1
-
-
 BELLS: dict[str, Callable[[Hostile], object]] = {
     "flood": flood,
     "out of band": out_of_band,
@@ -112,4 +119,72 @@ BELLS: dict[str, Callable[[Hostile], object]] = {
     "lingering": lingering,
     "never rung": never_rung,
     "unheard": unheard,
+}
+
+
+# ---- ends ----------------------------------------------------------------------------------------
+
+
+def shut_down(how: int) -> Callable[[str], object]:
+    """Shut the socket down in one direction, and have the victim ring."""
+
+    def end(path: str) -> bool:
+        peer = as_client(path)
+        peer.sock.shutdown(how)
+        peer.poke(192, 3)  # client.armed: ring for anything
+        peer.frame(2, b"e", ring=False)
+        peer.ring_bell()
+        ended = how == socket.SHUT_RD or peer.hung_up()
+        peer.close()
+        return ended
+
+    return end
+
+
+def close(path: str) -> bool:
+    as_client(path).close()
+    return True
+
+
+def close_but_write_on(path: str) -> bool:
+    """Close the socket, and go on filling the ring."""
+    peer = as_client(path)
+    memory = peer.memory
+    peer.sock.close()
+    for _ in range(20_000):
+        peer.frame(7, bytes(12), ring=False)
+        peer.written %= RING
+    memory.close()
+    os.close(peer.fd)
+    return True
+
+
+def glued(path: str, behind: bool) -> str:
+    """Send bytes that are no message of the handshake, before or behind the upgrade."""
+    sock, _ = begin_client(path)
+    fd = make_memory()
+    memory = mmap.mmap(fd, file_bytes())
+    upgrade = hello_bytes(UPGRADE, {"transport": "shm", "params": {"ring_bytes": RING}})
+    data = upgrade + bytes(100) if behind else bytes(100) + upgrade
+    socket.send_fds(sock, [data], [fd])
+    number, answer, _ = read_hello(sock)
+    peer = Hostile(sock, fd, memory, "client")
+    try:
+        if number == REJECT:
+            return answer["message"]
+        assert number == UPGRADED and answer["ok"]
+        return "sound" if peer.echo(b"e") else "odd"
+    finally:
+        peer.close()
+
+
+ENDS: dict[str, Callable[[str], object]] = {
+    "close": close,
+    "close but write on": close_but_write_on,
+    "send no more": shut_down(socket.SHUT_WR),
+    "receive no more": shut_down(socket.SHUT_RD),
+}
+GLUED: dict[str, Callable[[str], object]] = {
+    "bells behind the upgrade": lambda path: glued(path, True),
+    "bells before the upgrade": lambda path: glued(path, False),
 }

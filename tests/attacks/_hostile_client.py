@@ -68,12 +68,24 @@ def run(path: str, case: str) -> dict[str, Any]:
         return survive(path, _lies.HARMLESS[rest])
     if kind == "memory":
         return _memories.offer(path, rest)
+    if kind == "end":
+        return {"ended": (_bells.ENDS | _bells.GLUED)[rest](path)}
     if kind == "bell":
         return survive(path, _bells.BELLS[rest])
     raise ValueError(case)
 
 
+def ring_without_end(path: str) -> None:
+    """Ring until killed."""
+    peer = as_client(path)
+    print(json.dumps({"listening": path}), flush=True)
+    while True:
+        _bells.flood(peer)
+
+
 def main(path: str, cases: list[str]) -> None:
+    if cases == ["endless bells"]:
+        ring_without_end(path)
     for case in cases:
         print(json.dumps({"case": case} | run(path, case)), flush=True)
 

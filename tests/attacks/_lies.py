@@ -75,30 +75,36 @@ def many_halves(peer: Hostile) -> None:
         peer.frame(REQUEST if peer.role == "client" else DATA, b"half", flags=MORE)
 
 
+def unread(peer: Hostile) -> None:
+    """Requests that are refused, by one who never reads."""
+    while peer.wait_room(100 * 64):
+        peer.burst(REQUEST, b"", 100, id=5)
+
+
 def position(value: Callable[[Hostile], int]) -> Lie:
     """Have the victim write until it looks at the position that we have read up to."""
 
     def lie(peer: Hostile) -> None:
         if peer.role == "server":  # the client writes by itself
-            for _ in range(8):
+            for _ in range(24):
                 peer.take()
             peer.poke(peer.theirs, value(peer))
             return
-        for _ in range(8):  # so that there is a way back
-            peer.frame(REQUEST, bytes(SEGMENT // 2))
+        for _ in range(24):  # the victim has looked, or it had no room for so many
+            peer.frame(REQUEST, b"e".ljust(SEGMENT // 2))
             peer.take()
         peer.poke(peer.theirs, value(peer))
         for _ in range(RING // SEGMENT * 2 + 1):
             if not peer.wait_room(SEGMENT // 2 + 64):
                 return
-            peer.frame(REQUEST, bytes(SEGMENT // 2))
+            peer.frame(REQUEST, b"e".ljust(SEGMENT // 2))
 
     return lie
 
 
 POSITIONS: dict[str, tuple[Lie, str]] = {
-    "read moved back": (position(lambda peer: peer.read - RING), POSITION),
-    "read far ahead": (position(lambda peer: peer.read + RING), POSITION),
+    "read moved back": (position(lambda peer: peer.read - 2 * RING), POSITION),
+    "read far ahead": (position(lambda peer: peer.read + 2 * RING), POSITION),
     "read not aligned": (position(lambda peer: peer.read + 1), POSITION),
     "read of all ones": (position(lambda peer: -1), POSITION),
     "read at random": (position(lambda peer: random.getrandbits(63) | 1 << 62), POSITION),
@@ -116,6 +122,7 @@ TO_CLIENTS: dict[str, tuple[Lie, str]] = {
     "ABORT of nothing": (header(ABORT), "which is not half sent"),
     "endless MORE": (endless_more, "agreed|were granted"),
     "many halves": (many_halves, "long messages at once"),
+    "answers not taken": (unread, "does not take the answers"),
     "credit for all": (header(CREDIT, 0, b"\xff" * 8, id=0), "credit that cannot be true"),
 }
 
@@ -164,6 +171,7 @@ def flip(peer: Hostile, rounds: int) -> None:
     finally:
         stop.set()
         thread.join()
+        peer.memory[peer.out : peer.out + RING] = bytes(RING)  # all was read: as an honest peer's
 
 
 def unwritten(peer: Hostile) -> int:

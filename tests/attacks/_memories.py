@@ -120,6 +120,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "a true size": {"ring_bytes": True},
     "a size of zero": {"ring_bytes": 0},
     "a negative size": {"ring_bytes": -65536},
+    "a size of 128 KiB": {"ring_bytes": 2 * RING},
     "a size of 1 TiB": {"ring_bytes": 1 << 40},
     "a size that is no power of two": {"ring_bytes": RING + PAGE},
 }

@@ -30,7 +30,7 @@ MORE, DEADLINE, FOR_RESPONSE = 1, 2, 4
 C2S_READ, S2C_READ, CLIENT_ARMED, SERVER_ARMED = 64, 128, 192, 256
 WORD = struct.Struct("<Q")
 HEADER = struct.Struct("<IBBHQ")
-PATIENCE_S = 30.0
+PATIENCE_S = 20.0
 LIMITS = {
     "max_message_bytes": 1 << 26,
     "segment_bytes": SEGMENT,
