@@ -89,6 +89,7 @@ def position(value: Callable[[Hostile], int]) -> Lie:
             for _ in range(24):
                 peer.take()
             peer.poke(peer.theirs, value(peer))
+            peer.ring_bell()  # it may sleep until there is room
             return
         for _ in range(24):  # the victim has looked, or it had no room for so many
             peer.frame(REQUEST, b"e".ljust(SEGMENT // 2))
