@@ -137,6 +137,7 @@ def noise(peer: Hostile, seconds: float) -> None:
     while time.monotonic() < ends:
         for at in range(64, 384, 8):
             peer.memory[at : at + 8] = os.urandom(8)
+        peer.memory[peer.out : peer.out + 8] = os.urandom(8)  # where the first message is awaited
         for _ in range(64):
             at = PAGE + random.randrange(2 * RING // 8) * 8
             small = random.choice((0, 16, 17, 24, random.randrange(SEGMENT)))
