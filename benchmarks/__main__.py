@@ -21,6 +21,10 @@ CASES = {
         "benchmarks.messaging",
         "requests and one-way transfers beside sockets, ZeroMQ and iceoryx2 (M1 to M8)",
     ),
+    "messaging-blocking": (
+        "benchmarks.messaging_blocking",
+        "requests without an event loop, beside blocking sockets, multiprocessing and ZeroMQ",
+    ),
     "rtree": (
         "benchmarks.rtree",
         "the R-tree in process, beside Boost, boostree, shapely and libspatialindex (R1 to R6)",
@@ -47,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.case == "list":
         for name, (_, text) in CASES.items():
-            print(f"{name:14}{text}")
+            print(f"{name:20}{text}")
         return 0
     names = list(CASES) if chosen.case == "all" else [chosen.case]
     with _report.Report() as report:

@@ -306,3 +306,18 @@ def test_messaging_runs(goal: str) -> None:
         assert all(r[key]["min"] <= r[key]["median"] <= r[key]["max"] for key in ("ours", "ratio"))
         if goal != "M7":
             assert r["ours"]["min"] > 0 and r["peer_value"]["min"] > 0
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory needs memfd_create")
+def test_messaging_blocking_runs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "messaging-blocking", "--quick"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    peers = {r["peer"] for r in rows if r["case"] == "request/blocking"}
+    assert len(peers) == 4
+    assert all(tuple(r) == KEYS and r["ours"]["min"] > 0 for r in rows)

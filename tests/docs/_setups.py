@@ -15,6 +15,7 @@ import anyio
 from setuptools import Extension
 
 import l5
+import l5.blocking
 from tests.docs._shell import Shell
 
 ROOT = Path(__file__).parent.parent.parent
@@ -60,6 +61,15 @@ async def server(shell: Shell) -> AsyncIterator[dict[str, Any]]:
 
 
 @asynccontextmanager
+async def threads(shell: Shell) -> AsyncIterator[dict[str, Any]]:
+    """Serve echoes in threads; `conn` is a blocking connection to them."""
+    url = shell.localise("l5+unix:///run/threads.sock")
+    with l5.blocking.serve(bytes, url, threads=2) as running:
+        with l5.blocking.connect(running.urls[0]) as conn:
+            yield {"l5": l5, "conn": conn}
+
+
+@asynccontextmanager
 async def histogram(shell: Shell) -> AsyncIterator[dict[str, Any]]:
     """Build the extension of examples/native_service."""
     runpy.run_path(str(ROOT / "examples/native_service/build.py"))["build"](shell.folder)
@@ -71,5 +81,6 @@ async def histogram(shell: Shell) -> AsyncIterator[dict[str, Any]]:
     yield {"l5": l5, "histogram": module, "Extension": Extension}
 
 
-SETUPS: dict[str, Setup] = {"echo": echo, "talk": talk, "server": server, "histogram": histogram}
+SETUPS: dict[str, Setup] = {"echo": echo, "talk": talk, "server": server}
+SETUPS |= {"threads": threads, "histogram": histogram}
 PAGES = {"native-services.md": "histogram"}
