@@ -17,6 +17,8 @@ users hold; `native/` is the C core, `_service` its worker threads.
 from . import _interpreter as _interpreter
 
 # isort: split
+import logging as _logging
+
 from . import abc
 from ._address import Address
 from ._connect import connect
@@ -89,3 +91,6 @@ __all__ = [
     "snapshot",
     "tap",
 ]
+
+# As libraries do: what is logged is the application's to show.
+_logging.getLogger(__name__).addHandler(_logging.NullHandler())

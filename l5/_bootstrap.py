@@ -17,6 +17,7 @@ of another version ends this connection alone.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import struct
@@ -45,6 +46,8 @@ from ._hello import (
 from ._options import Options
 from ._selector import UpgradeReport
 from .abc import BootstrapTransport, Channel, Link, PeerInfo, UpgradeTransport
+
+logger = logging.getLogger("l5.client")
 
 FEATURES = 0
 NOT_UPGRADED = "none"
@@ -210,6 +213,7 @@ class ClientHandshake:
         close_all(fds)
         answer = _hello.expect(message, ServerHello)
         _hello.negotiate_version([answer.version])
+        logger.debug("the server, process %d, chose %s", answer.pid, answer.choice or "no upgrade")
         sends = _hello.agree(self._takes, answer.limits)
         # Our own reasons win: a server can only say that something was not offered.
         told = {_hello.printable(k): _hello.printable(why) for k, why in answer.declined.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ from ._options import Options
 from ._session import Session
 from ._wait import current_hub
 from .abc import BootstrapTransport, Link
+
+logger = logging.getLogger("l5.client")
 
 
 async def connect(url: str, **options: Any) -> Connection:
@@ -61,10 +64,12 @@ async def establish(url: str, options: Mapping[str, object]) -> tuple[Establishe
             attempts.append(Attempt(address.redacted, str(error)))
             raise ConnectError(address.redacted, attempts) from error
         else:
+            logger.info("connected to %s over %s", address.redacted, made.report)
             return made, chosen
     if not attempts:
         reason = f"no connection within {chosen.connect_timeout:g} s"
         attempts.append(Attempt(address.redacted, reason))
+    logger.info("not connected to %s: %s", address.redacted, attempts[0].reason)
     raise ConnectError(address.redacted, attempts)
 
 

@@ -147,7 +147,7 @@ def _retire(number: int, session: Session) -> None:
         _closed[key] = _closed.get(key, Totals(*key)).plus(statistics_of(session))
         peer, why = peer_text(session), repr(session.error)
         if session.state == "BROKEN":
-            logger.info("connection %d with %s broke: %s", number, peer, session.error or why)
+            logger.info("connection %d with %s broke: %s", number, peer, str(session.error) or why)
         else:
             logger.debug("connection %d with %s %s: %s", number, peer, session.state.lower(), why)
 

@@ -103,6 +103,7 @@ class Server:
             raise RuntimeError("this server has been started before: make another one by l5.serve")
         self._hub = current_hub()
         await self._acceptor.open()
+        logger.info("listening on %s", ", ".join(self.urls))
         self._closed = anyio.Event()
         self._group = await anyio.create_task_group().__aenter__()
         if self._native is not None:
@@ -153,6 +154,7 @@ class Server:
                 for session in list(self._sessions):
                     session.close()
                 closed.set()
+                logger.info("stopped: %s", ", ".join(self.urls))
 
     async def _drain(self, grace: float) -> None:
         if self._workers is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import os
 import secrets
 from typing import Any
@@ -28,6 +29,8 @@ from ._hello import ClientHello, Hello, Limits, ServerHello, Upgrade, Upgraded
 from ._options import ListenOptions, size_text
 from ._selector import UpgradeReport
 from .abc import Channel, Link, PeerInfo, UpgradeAttempt, UpgradeTransport
+
+logger = logging.getLogger("l5.server")
 
 
 class Tickets:
@@ -131,7 +134,10 @@ class ServerHandshake:
         if full:
             raise Rejected("busy", f"{self._options.connections_max} connections are open")
         sends = _hello.agree(self._takes, hello.limits)
+        offers = ", ".join(offer.transport for offer in hello.offers) or "no upgrade"
+        logger.debug("%s, process %d, offers %s", self._link.peer, hello.pid, offers)
         choice, transport, params = self._choose(hello)
+        logger.debug("chose %s for process %d; %s", choice or "none", hello.pid, self._declined)
         holder = self._holder(choice)
         self._link.let_fds_in(choice is not None and holder is None)
         try:

@@ -1,0 +1,1 @@
+"""Hooks for other packages, each in a module of its own and with an extra of its own."""
