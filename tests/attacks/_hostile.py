@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import anyio
@@ -44,3 +45,68 @@ def listen_silently(control: Control, url: str) -> None:
             await anyio.to_thread.run_sync(control.hear)
 
     anyio.run(main)
+
+
+def overrun(control: Control, url: str, what: str) -> None:
+    """Send more than was agreed, frame by frame, until the server ends it; say what it said."""
+
+    async def main() -> None:
+        connection = await l5.connect(url)
+        session: Any = connection._session
+        piece = bytes(session.sends.segment_bytes)
+        try:
+            for number in range(1, 1000):
+                id = 1 if what == "message" else number
+                more = 0 if what == "requests" else 1
+                payload = b"wait" if what == "requests" else piece
+                while not session.try_frame(2, more, id, payload):
+                    await session.hub.breathe()  # it may have ended
+            await connection.receive()
+        except anyio.BrokenResourceError as error:
+            control.say(f"told {error}")
+        await connection.aclose()
+
+    anyio.run(main)
+
+
+def talk(control: Control, url: str) -> None:
+    """Send to everybody who connects, and say how much was sent when asked."""
+    sent = 0
+
+    async def main() -> None:
+        async def on_connection(connection: l5.Connection) -> None:
+            nonlocal sent
+            while True:
+                await connection.send(bytes(10_000))
+                sent += 10_000
+
+        async with l5.serve(on_connection, url, per="connection") as server:
+            control.say(f"at {server.urls[0]}")
+            while True:
+                await anyio.to_thread.run_sync(control.hear)
+                control.say(f"sent {sent}")
+
+    anyio.run(main)
+
+
+def never_read(control: Control, url: str) -> None:
+    """Connect, and never look at what comes."""
+
+    async def main() -> None:
+        connection = await l5.connect(url)
+        control.say(f"connected {connection.transport}")
+        control.hear()  # blocks the loop: this is what the attack is
+
+    anyio.run(main)
+
+
+def keep_silent(control: Control, port: int, count: int) -> None:
+    """Open many sockets and never speak."""
+    sockets: list[socket.socket] = []
+    for _ in range(count):
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.connect_ex(("127.0.0.1", port))
+        sockets.append(sock)
+    control.say("silent")
+    control.hear()

@@ -58,3 +58,41 @@ async def test_total_shared_over_tcp_and_demanded(stage: Stage) -> None:
             assert line.startswith("refused") and "total_shared is 132 KiB" in line
         async with stage.actor("_hostile:hold", f"l5://{place}", 1, {"ring": SMALL}) as client:
             assert (await client.says()).startswith("tcp")
+
+
+async def test_connections(url: str, stage: Stage) -> None:
+    async with serving(url, connections_max=2) as server:
+        async with stage.actor("_hostile:hold", server.urls[0], 2, {"ring": SMALL}) as client:
+            assert not (await client.says()).startswith("refused")
+            line = await client.says()
+            assert line.startswith("refused") and "busy" in line
+            assert "2 connections are open" in line
+            await client.tell("go on")
+            assert await client.says() == "all served"
+
+
+async def wait_or_echo(request: bytes) -> bytes:
+    if request == b"wait":
+        await anyio.sleep_forever()
+    return request
+
+
+OVERRUNS = {
+    "requests": "more than the agreed 8 requests in flight",
+    "message": "a message of more than the agreed 65540 bytes",
+    "memory": "the server's memory for half-received messages is used up",
+}
+
+
+@pytest.mark.parametrize("what", list(OVERRUNS))
+async def test_more_than_was_agreed(url: str, stage: Stage, what: str) -> None:
+    """In-flight requests, the size of a message, and the memory of all half-received ones."""
+    limits: dict[str, Any] = {"max_message": SMALL, "segment": 4096, "reassembly": SMALL}
+    limits["total_reassembly"] = SMALL
+    limits["in_flight_max"] = 256 if what == "memory" else 8
+    async with serving(url, wait_or_echo, **limits) as server:
+        async with stage.actor("_hostile:overrun", server.urls[0], what) as client:
+            assert OVERRUNS[what] in await client.says("told")
+        while server.statistics().connections > 1:
+            await anyio.sleep(0.001)
+        assert server.statistics().running == 0
