@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from tests.attacks import _bells, _lies, _memories
-from tests.attacks._wire import as_client
+from tests.attacks._wire import CANCEL, as_client
 
 
 def tell(path: str, lie: _lies.Lie) -> dict[str, Any]:
@@ -83,7 +83,18 @@ def ring_without_end(path: str) -> None:
         _bells.flood(peer)
 
 
+def control_without_end(path: str) -> None:
+    """Fill the ring with frames that mean nothing, faster than they are read, until killed."""
+    peer = as_client(path)
+    print(json.dumps({"listening": path}), flush=True)
+    while True:
+        if peer.room() >= 512 * 64:
+            peer.burst(CANCEL, b"", 500, id=5)
+
+
 def main(path: str, cases: list[str]) -> None:
+    if cases == ["endless control"]:
+        control_without_end(path)
     if cases == ["endless bells"]:
         ring_without_end(path)
     for case in cases:

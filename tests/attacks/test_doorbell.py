@@ -45,11 +45,12 @@ async def test_bells_to_a_server(tmp_path: Path, serving: Any) -> None:
         await until(lambda: held() == before)
 
 
-async def test_a_server_that_is_rung_without_end(tmp_path: Path, serving: Any) -> None:
+@pytest.mark.parametrize("what", ["bells", "control"])
+async def test_a_server_that_is_rung_without_end(tmp_path: Path, serving: Any, what: str) -> None:
     """The attack goes on until the others have been served for a while: it must not matter."""
     url = f"l5+unix://{tmp_path}/s"
     async with serving(url) as (_, ticker), bystander(url) as some_more:
-        async with attacker("_hostile_client", tmp_path / "s", "endless bells"):
+        async with attacker("_hostile_client", tmp_path / "s", f"endless {what}"):
             await ticker.more(50)
             for _ in range(10):
                 await some_more()

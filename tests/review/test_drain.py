@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import l5
@@ -46,3 +47,38 @@ async def test_drain_takes_what_a_ring_holds_and_no_more() -> None:
             assert 20_000 - left <= 2 * 65536 // 64
             with pytest.raises(anyio.BrokenResourceError):
                 await connection.request(b"x")
+
+
+async def test_frames_that_are_no_requests_do_not_keep_the_loop(tmp_path: Path) -> None:
+    """As if a client filled its ring with control frames as fast as they are taken."""
+    url = f"l5+shm://{tmp_path}/s"
+    async with l5.serve(bytes, url) as server, await l5.connect(url) as connection:
+        assert await connection.request(b"x") == b"x"
+        victim: Any = next(iter(server._sessions))
+        left = 50_000
+        turns: list[int] = []
+
+        class Endless:
+            """The hub's poller, while the ring has something."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(poller, name)
+
+            def serve(self, *arguments: Any) -> Any:
+                return victim.ring if left > 0 else poller.serve(*arguments)
+
+        def endless() -> Any:
+            nonlocal left
+            left -= 1
+            return (Kind.CANCEL, 0, 7, b"") if left > 0 else None
+
+        poller, victim.hub.poller = victim.hub.poller, Endless()
+        receive, victim.channel.try_receive = victim.channel.try_receive, endless
+        async with anyio.create_task_group() as group:
+            group.start_soon(connection.request, b"a request, so that the server wakes")
+            while left > 0:
+                turns.append(left)
+                await anyio.lowlevel.checkpoint()
+            victim.channel.try_receive, victim.hub.poller = receive, poller
+        assert len(turns) > 50
+        assert await connection.request(b"x") == b"x"
