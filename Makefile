@@ -7,6 +7,8 @@ BENCH ?= messaging rtree
 PYTEST_ARGS ?=
 FUZZ ?=
 FUZZ_SECONDS ?= 600
+SANITIZED ?=
+SOAK_SECONDS ?= 60
 
 py := $(VENV)/bin/python
 stamps := $(VENV)/.stamps
@@ -17,7 +19,7 @@ native := $(wildcard $(foreach d,l5/native catfish_app/native,$(d)/*.c $(d)/*.h 
 .DELETE_ON_ERROR:
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
-.PHONY: help demo test fuzz bench lint format native-check docs wheel clean distclean
+.PHONY: help demo test test-sanitized soak fuzz bench lint format native-check docs wheel clean distclean
 .SECONDARY:
 
 help: ## show this list
@@ -31,6 +33,12 @@ test: $(stamps)/installed $(stamps)/extra-test ## run all tests (PYTEST_ARGS='-k
 
 fuzz: $(stamps)/installed $(stamps)/extra-fuzz ## fuzz what reads a peer's bytes (FUZZ=url, FUZZ_SECONDS=600 for all)
 	$(py) -m fuzz $(FUZZ) --seconds $(FUZZ_SECONDS)
+
+test-sanitized: $(stamps)/tools $(stamps)/extra-test ## run a part of the tests under sanitizers (SANITIZED=--full for all)
+	$(py) scripts/sanitized.py $(SANITIZED)
+
+soak: $(stamps)/installed $(stamps)/extra-test ## 32 processes, killed at random (SOAK_SECONDS=3600)
+	$(py) -m tests.soak --seconds $(SOAK_SECONDS) --json build/soak.json
 
 bench: $(stamps)/installed $(stamps)/extra-bench ## run the benchmarks (BENCH=messaging for one); results in build/bench
 	@mkdir -p build/bench

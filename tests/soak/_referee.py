@@ -82,6 +82,7 @@ class Referee:
             (folder / name).mkdir()
         Text.write(folder / "text", settings.seed)
         self._board = Board(folder / "board", settings.processes)
+        self._holders: list[socket.socket] = []
         count = max(2, min(len(SERVERS), settings.processes // 4))
         library = self._build_handler()
         self._servers = [self._place(index, library) for index in range(count)]
@@ -109,15 +110,12 @@ class Referee:
         return {"kind": kind, "loop": loop, "urls": urls, "library": library}
 
     def _free_port(self) -> int:
-        """Find a port below those that the kernel gives to clients: it has to stay free."""
-        while True:
-            port = self._rng.randrange(12000, 30000)
-            with socket.socket() as probe:
-                try:
-                    probe.bind(("127.0.0.1", port))
-                except OSError:
-                    continue
-                return port
+        """Return a port that stays ours, as a socket is bound to it: only a server can share it."""
+        holder = socket.socket()
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        self._holders.append(holder)
+        return holder.getsockname()[1]
 
     def _start(self, slot: Slot) -> None:
         is_server = slot.number < len(self._servers)
@@ -328,3 +326,5 @@ class Referee:
                 slot.process.wait()
                 self._counts.update(self._board.counts(slot.number))
                 slot.process = None
+        for holder in self._holders:
+            holder.close()

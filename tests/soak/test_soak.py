@@ -64,7 +64,7 @@ def test_a_soak_finds_what_is_wrong() -> None:
 
     def try_one(fault: str) -> Result:
         seed = sorted(FAULTS).index(fault)
-        return soak(Settings(8, seed, processes=5, hang_s=6.0, sabotage=fault, disturb=False))
+        return soak(Settings(8, seed, processes=5, hang_s=4.0, sabotage=fault, disturb=False))
 
     with ThreadPoolExecutor(len(FAULTS)) as pool:
         results = dict(zip(FAULTS, pool.map(try_one, FAULTS), strict=True))
