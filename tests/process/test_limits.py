@@ -1,0 +1,124 @@
+"""Too few descriptors, at either end; and five hundred connections, one after the other."""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+import l5
+from benchmarks.crowd import Facts, process
+from l5 import native
+
+pytestmark = pytest.mark.anyio
+
+
+@contextmanager
+def open_files_max(limit: int) -> Iterator[None]:
+    """Lower the soft limit on open files for the length of a block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture(params=["unix", "shm"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "shm" and not native.available:
+        pytest.skip(native.reason)
+    with tempfile.TemporaryDirectory() as path:
+        yield f"l5+unix://{path}/s?transports={request.param}"
+
+
+async def test_a_client_without_descriptors_names_the_limit(url: str) -> None:
+    with process("serve", url) as server:
+        at = server.says()
+        limit = max(int(name) for name in os.listdir("/proc/self/fd")) + 40
+        async with AsyncExitStack() as stack:
+            with open_files_max(limit):
+                for _ in range(limit):
+                    try:
+                        connection = await l5.connect(at, ring=65536)
+                    except l5.ConnectError as error:
+                        assert f"RLIMIT_NOFILE ({limit}) is used up" in str(error)
+                        break
+                    await stack.enter_async_context(connection)
+                    assert await connection.request(b"x") == b"X"
+                else:
+                    raise AssertionError("the limit was not reached")
+            async with await l5.connect(at, ring=65536) as connection:
+                assert await connection.request(b"sound") == b"SOUND"
+
+
+async def test_a_server_without_descriptors_serves_whom_it_has(url: str) -> None:
+    """Those that find no room wait; they come in when others have left."""
+    with process("serve", url) as server:
+        at = server.says()
+        async with await l5.connect(at, ring=65536) as first:
+            fds = Facts.of(server.pid).fds
+            resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (fds + 12, fds + 12))
+            async with AsyncExitStack() as stack:
+                with pytest.raises(l5.ConnectError):
+                    for _ in range(20):
+                        more = await l5.connect(at, ring=65536, hello_timeout=0.5)
+                        await stack.enter_async_context(more)
+                assert await first.request(b"still") == b"STILL"
+            async with await l5.connect(at, ring=65536) as again:
+                assert await again.request(b"sound") == b"SOUND"
+            assert await first.request(b"still") == b"STILL"
+
+
+@pytest.fixture(
+    params=["l5+unix://{}/s", "l5+shm://{}/s", "l5+tcp://127.0.0.1:0", "l5://127.0.0.1:0"],
+    ids=["unix", "shm", "tcp", "shm from tcp"],
+)
+async def any_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    if "+unix" not in request.param and "+tcp" not in request.param and not native.available:
+        pytest.skip(native.reason)
+    with tempfile.TemporaryDirectory() as path:
+        yield request.param.format(path)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop is enough: what is counted belongs to the process."""
+    return "asyncio"
+
+
+async def test_five_hundred_connections_leave_nothing(any_url: str) -> None:
+    """In both processes, after a first hundred: descriptors, mappings and memory as before."""
+    with process("serve", any_url) as server:
+        at = server.says()
+
+        async def cycle(times: int) -> None:
+            for _ in range(times):
+                async with await l5.connect(at, ring=65536) as connection:
+                    assert await connection.request(b"x") == b"X"
+
+        async def settled(pid: int, fds: int) -> Facts:
+            while Facts.of(pid).fds > fds:  # the server closes a moment after the client
+                await anyio.sleep(0.005)
+            return Facts.of(pid)
+
+        pids = (os.getpid(), server.pid)
+        await cycle(1)
+        await anyio.sleep(0.1)
+        open_fds = [Facts.of(pid).fds for pid in pids]
+        await cycle(99)
+        before = [await settled(pid, fds) for pid, fds in zip(pids, open_fds, strict=True)]
+        await cycle(500)
+        after = [await settled(pid, fds) for pid, fds in zip(pids, open_fds, strict=True)]
+        for old, new in zip(before, after, strict=True):
+            assert new.fds <= old.fds
+            assert new.mappings <= old.mappings + 4  # the allocator of Python may take an arena
+            assert new.shared_kib <= old.shared_kib + 64
+            assert new.anonymous_kib <= old.anonymous_kib + 1024, (old, new)
+        assert not [x for x in Path("/proc/self/maps").read_text().splitlines() if "memfd:l5" in x]
