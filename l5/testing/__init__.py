@@ -18,17 +18,21 @@ import pytest
 _PARTS = ("_cancelling", "_ends", "_in_place", "_interrupt", "_messages", "_requesting", "_serving")
 pytest.register_assert_rewrite(*(f"l5.testing.{part}" for part in _PARTS))
 
+from ._faulty import Faults, FaultyServer, faulty_server  # noqa: E402
 from ._harness import Desk, Harness, Pair, leased, pattern  # noqa: E402
 from ._interrupt import Interrupted, at_every_await, interrupted  # noqa: E402
 from ._suite import TransportSuite  # noqa: E402
 
 __all__ = [
     "Desk",
+    "Faults",
+    "FaultyServer",
     "Harness",
     "Interrupted",
     "Pair",
     "TransportSuite",
     "at_every_await",
+    "faulty_server",
     "interrupted",
     "leased",
     "pattern",

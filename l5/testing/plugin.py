@@ -30,6 +30,28 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return request.param
 
 
+@pytest.fixture(params=["inproc", "tcp", "unix", "shm"])
+def l5_transport(request: pytest.FixtureRequest) -> str:
+    """Each transport in turn; skips those that cannot be used here."""
+    from ._harness import why_not
+
+    reason = why_not(request.param)
+    if reason:
+        pytest.skip(f"transport {request.param!r} cannot be used: {reason}")
+    return request.param
+
+
+@pytest.fixture
+def l5_server() -> Any:
+    """Return `l5.testing.faulty_server`: ``async with l5_server(handler, "shm") as server``.
+
+    It is a plain function, so it works with every plugin that runs coroutines.
+    """
+    from ._faulty import faulty_server
+
+    return faulty_server
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--l5-require``."""
     parser.addoption(
