@@ -106,6 +106,7 @@ async def faulty_server(
         async def answer(request: bytes) -> Any:
             return await holder[0].answer(handler, request)
 
-        async with l5.serve(answer, urls[transport], **{"grace": 0.0, **options}) as server:
+        options.setdefault("grace", 0.0)
+        async with l5.serve(answer, urls[transport], **options) as server:
             holder.append(FaultyServer(server, Faults()))
             yield holder[0]
