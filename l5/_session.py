@@ -44,9 +44,7 @@ logger = logging.getLogger("l5.session")
 CONTROL_MIN = 1024
 LEAVE_TURNS = 4  # at once, for the last words of a peer that is gone; usually that is all
 _EXPECTED = (OSError, RemoteProtocolError, LocalProtocolError, anyio.BrokenResourceError)
-_FOR_RESPONSE = int(Flag.FOR_RESPONSE)
-_REQUEST = int(Kind.REQUEST)
-_EMPTY = b""
+_FOR_RESPONSE, _REQUEST, _EMPTY = int(Flag.FOR_RESPONSE), int(Kind.REQUEST), b""
 
 
 class Session(SessionCounters):
@@ -79,6 +77,8 @@ class Session(SessionCounters):
         """Who waits for credit or for an answer before it may send at all."""
         self.credits: dict[tuple[bool, int], Credit] = {}
         self.on_close: list[Callable[[], None]] = []
+        self.frames_sent: int = 0
+        self.frames_received: int = 0
         self.strict: bool = options.strict
         self.close_timeout: float = options.close_timeout
         self.eof_sent: bool = False

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 class SessionCounters:
     """What a session counts, and how it is watched."""
 
-    frames_sent: int = 0
-    frames_received: int = 0
     space_waits: int = 0
     aborted: int = 0
     answered: int = 0

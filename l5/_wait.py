@@ -131,7 +131,7 @@ class Hub(HubCounters):
         self._unarmed: set[Endpoint] = set()
         self._parked: dict[Waiter, None] = {}
         self._driver: Waiter | None = None
-        self.streak = 0
+        self.streak: int = 0
         self.turn_frames: int = STREAK_MAX
         """Frames that an endpoint may take at once: it shares them with others that have some."""
         self.poller: Poller | None = None
