@@ -50,7 +50,7 @@ def test_too_little_is_left(
     """Nothing is allocated that would not fit: over the limit stands the OOM killer."""
     parent, _, own = groups
     (own if limited == "its own" else parent).limit(48 * MIB)
-    with _boxes.server({}, f"l5+unix://{tmp_path}/s") as server:
+    with _boxes.server({}, f"l5+unix://{tmp_path}/s", max_ring=32 * MIB) as server:
         url = server.says()["at"]
         spec = {"cgroup": str(own.path)}
         with _boxes.client(spec, url, ring=32 * MIB) as client:
