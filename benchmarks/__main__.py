@@ -48,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--goal", action="append", metavar="M1", help="only what measures this goal; repeatable"
     )
+    parser.add_argument(
+        "--clients", type=positive, action="append", metavar="N", help="this many; repeatable"
+    )
     chosen = parser.parse_args(arguments)
     if chosen.case == "list":
         for name, (_, text) in CASES.items():
@@ -87,7 +90,7 @@ def rows_of(names: Sequence[str], options: dict[str, Any]) -> Iterator[Row]:
             print(f"benchmarks: {name} left out: it {wanted}", file=sys.stderr)
             continue
         taken = inspect.signature(run).parameters
-        for option in ("rounds", "repeats", "goal"):
+        for option in ("rounds", "repeats", "goal", "clients"):
             if options[option] is not None and option not in taken:
                 print(f"benchmarks: {name} takes no --{option}", file=sys.stderr)
         given = {key: value for key, value in options.items() if value is not None}

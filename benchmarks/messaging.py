@@ -2,83 +2,43 @@
 
 Goals: M1 requests on asyncio, also against uvloop at its best (M1b, both ends on one processor); M2
 on trio; M3 a service in C; M4 one-way bandwidth; M5 beside a busy process; M6 several clients; M7
-an idle pair; M8 sockets through l5. What each number means is told in docs/performance.md.
+an idle pair; M8 sockets through l5. Those that begin with "peers" compare with every system that is
+installed. What each number means is told in docs/performance.md.
 
 Server and clients are processes of their own; they stay connected while the sides take turns.
 """
 
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
 
-from benchmarks import _report
-from benchmarks._harness import REPEATS, ROUNDS, Metric, Row, Sample, Watch, compare, take_turns
-from benchmarks.messaging_peers import native_echo
+from benchmarks._cases import (
+    BANDWIDTH,
+    CPU,
+    FAIRNESS,
+    P50,
+    P99,
+    RATE,
+    WAKE_UPS,
+    Case,
+    Limit,
+    Peer,
+    Size,
+    left_out,
+    measure,
+)
+from benchmarks._harness import REPEATS, ROUNDS, Row
+from benchmarks.messaging_peers import native_echo, side_by_side
 from benchmarks.messaging_peers.memory import CHUNK_BYTES
-from benchmarks.messaging_peers.pair import Pair, Spec, WorkerFailed
+from benchmarks.messaging_peers.pair import Spec, WorkerFailed
 
 MIB = 1 << 20
 
-RATE = Metric("rate", "round trips", "1/s")
-P50 = Metric("p50_us", "p50", "us")
-P99 = Metric("p99_us", "p99", "us")
-BANDWIDTH = Metric("rate", "bandwidth", "B/s")
-FAIRNESS = Metric("fairness", "slowest over mean client", "1")
-CPU = Metric("cpu_percent", "processor time", "%")
-WAKE_UPS = Metric("wake_ups", "wake-ups", "1/s")
-
-
-@attrs.frozen
-class Size:
-    """How much of everything."""
-
-    rounds: int
-    repeats: int
-    seconds: float
-    clients: tuple[int, ...]
-    hot_bytes: int
-    cold_bytes: int
-
-
-FULL = Size(ROUNDS, REPEATS, 0.5, (2, 8), 64 * MIB, 256 * MIB)
-QUICK = Size(1, 0, 0.02, (2,), 4 * MIB, 8 * MIB)
-
-
-@attrs.frozen
-class Peer:
-    spec: Spec
-    goal: str | None = None
-
-
-@attrs.frozen
-class Limit:
-    """A side that is not measured: it is what the goal allows."""
-
-    name: str
-    goal: str
-    allowed: Mapping[str, float]
-
-    def measure(self) -> Sample:
-        return self.allowed
-
-    def pids(self) -> list[int]:
-        return []
-
-
-@attrs.frozen
-class Case:
-    name: str
-    ours: Spec
-    peers: Sequence[Peer]
-    metrics: Sequence[Metric] = (RATE,)
-    beside_hog: bool = False
-    limit: "Limit | None" = None
-    """Stands in for a peer where the goal is a number."""
+COUNTS = (1, 2, 4, 8, 16, 32)
+FULL = Size(ROUNDS, REPEATS, 0.5, (2, 8), COUNTS, 64 * MIB, 256 * MIB)
+QUICK = Size(1, 0, 0.02, (2,), (2,), 4 * MIB, 8 * MIB)
 
 
 def run(
@@ -86,11 +46,14 @@ def run(
     rounds: int | None = None,
     repeats: int | None = None,
     goal: Sequence[str] | None = None,
+    clients: Sequence[int] | None = None,
 ) -> Iterator[Row]:
     """Measure all cases, or those of the named goals; yield their rows as they are done."""
     size = QUICK if quick else FULL
     given = {"rounds": rounds, "repeats": repeats}
     size = attrs.evolve(size, **{key: value for key, value in given.items() if value is not None})
+    if clients:
+        size = attrs.evolve(size, clients=tuple(clients), clients_of_peers=tuple(clients))
     wanted = None if goal is None else {name.upper() for name in goal}
     failures: list[WorkerFailed] = []
     for name, cases in CASES.items():
@@ -107,52 +70,6 @@ def run(
                 failures.append(failure)
     if failures:
         raise ExceptionGroup("messaging: not everything could be measured", failures)
-
-
-def left_out(what: str, reason: str) -> None:
-    print(f"messaging: {what} left out: {reason}", file=sys.stderr)
-
-
-def measure(case: Case, size: Size, folder: str) -> list[Row]:
-    """Start all sides of a case, let them take turns, and end them."""
-    if case.ours.missing:
-        left_out(case.name, f"{', '.join(case.ours.missing)} is not installed")
-        return []
-    peers: list[Peer] = []
-    for peer in case.peers:
-        if peer.spec.missing:
-            left_out(f"{case.name}, {peer.spec.name}", f"no {', '.join(peer.spec.missing)}")
-        else:
-            peers.append(peer)
-    limits = [case.limit] if case.limit else []
-    if not peers and not limits:
-        return []
-    specs = [case.ours, *(peer.spec for peer in peers)]
-    _report.begin(case.name, size.rounds * (len(specs) + len(limits)))
-    with ExitStack() as stack:
-        hogs = [stack.enter_context(hog())] if case.beside_hog else []
-        pairs = [stack.enter_context(Pair(spec, folder, size.seconds)) for spec in specs]
-        done = take_turns(
-            [*pairs, *limits],
-            size.rounds,
-            repeats=size.repeats,
-            watch=lambda: Watch(lambda: [*hogs, *(pid for pair in pairs for pid in pair.pids())]),
-            on_measured=_report.advance,
-        )
-    goals = [peer.goal for peer in (*peers, *limits)]
-    names = [side.name for side in (*(peer.spec for peer in peers), *limits)]
-    return compare(case.name, goals, case.metrics, names, done)
-
-
-@contextmanager
-def hog() -> Generator[int]:
-    """Keep one processor busy, with a process that wants nothing else."""
-    process = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
 
 
 # ---- the sides ----
@@ -275,4 +192,5 @@ CASES: dict[str, Callable[[Size, str], Iterator[Case]]] = {
     "M6": m6,
     "M7": m7,
     "M8": m8,
+    **side_by_side.CASES,
 }

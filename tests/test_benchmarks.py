@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,8 +27,15 @@ from benchmarks._harness import (
     spread,
     take_turns,
 )
-from benchmarks.messaging_peers import loops
-from benchmarks.messaging_peers.pair import Pair, Spec, WorkerFailed, percentiles, rates
+from benchmarks.messaging_peers import loops, side_by_side
+from benchmarks.messaging_peers.pair import (
+    Pair,
+    Spec,
+    WorkerFailed,
+    percentiles,
+    rates,
+    with_children,
+)
 
 RATE = Metric("rate", "round trips", "1/s")
 P99 = Metric("p99_us", "p99", "us")
@@ -88,9 +96,14 @@ def test_rates_of_several_clients() -> None:
 
 def test_percentiles() -> None:
     one = loops.percentiles([*range(1000, 101_000, 1000)])
-    assert one == {"p50_us": 51.0, "p99_us": 100.0}
-    assert loops.percentiles([5000]) == {"p50_us": 5.0, "p99_us": 5.0}
-    assert percentiles([one, {"p50_us": 60.0, "p99_us": 61.0}]) == {"p50_us": 60.0, "p99_us": 100.0}
+    assert one == {"p50_us": 51.0, "p99_us": 100.0, "p99.9_us": 100.0}
+    assert loops.percentiles([5000]) == {"p50_us": 5.0, "p99_us": 5.0, "p99.9_us": 5.0}
+    assert loops.percentiles([*range(2000, 0, -1)])["p99.9_us"] == 1.999
+    assert percentiles([one, {key: 60.0 for key in one}]) == {
+        "p50_us": 60.0,
+        "p99_us": 100.0,
+        "p99.9_us": 100.0,
+    }
 
 
 # -- turns
@@ -282,13 +295,14 @@ GOALS_OF_ROWS = {
     "M6": {("request/asyncio/2-clients", "slowest over mean client")},
     "M7": {("idle/asyncio", "processor time"), ("idle/trio", "wake-ups")},
     "M8": {("request/asyncio/tcp", "round trips"), ("request/trio/unix", "round trips")},
+    "peers": {("peers/request", "p99.9"), ("peers/request", "processor time of a million")},
 }
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory needs memfd_create")
-@pytest.mark.parametrize("goal", list(messaging.CASES))
+@pytest.mark.parametrize("goal", GOALS_OF_ROWS)
 def test_messaging_runs(goal: str) -> None:
     """Every case runs, its rows have the right keys, and the numbers are no nonsense."""
     done = subprocess.run(
@@ -299,13 +313,59 @@ def test_messaging_runs(goal: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {(r["case"], r["metric"]) for r in rows if r["goal"] == goal} >= GOALS_OF_ROWS[goal]
+    ours = [r for r in rows if r["goal"] == goal or goal.startswith("peers")]
+    assert {(r["case"], r["metric"]) for r in ours} >= GOALS_OF_ROWS[goal]
     for r in rows:
         assert tuple(r) == KEYS
         assert r["n"] == 1
         assert all(r[key]["min"] <= r[key]["median"] <= r[key]["max"] for key in ("ours", "ratio"))
         if goal != "M7":
             assert r["ours"]["min"] > 0 and r["peer_value"]["min"] > 0
+
+
+SIZE = attrs.evolve(messaging.QUICK, clients_of_peers=(1, 32))
+
+
+def test_the_other_cases_of_the_peers_are_those_that_run_above() -> None:
+    """They take long to start, and differ from what runs by one argument each."""
+    [alone] = side_by_side.one_client(SIZE, "")
+    assert attrs.evolve(alone, name="", beside_hog=True) == attrs.evolve(
+        next(side_by_side.beside_hog(SIZE, "")), name=""
+    )
+    [idle] = side_by_side.idle(SIZE, "")
+    assert [peer.spec.name for peer in idle.peers] == [peer.spec.name for peer in alone.peers]
+    crowds = list(side_by_side.many_clients(SIZE, ""))
+    assert {case.ours.clients for case in crowds} == {1, 32}
+    assert all(peer.spec.clients == case.ours.clients for case in crowds for peer in case.peers)
+    assert {goal for goal in messaging.CASES if goal not in GOALS_OF_ROWS} == {
+        "peers-hog",
+        "peers-idle",
+        "peers-clients",
+    }
+
+
+def test_what_a_side_uses_while_it_is_idle(tmp_path: Path) -> None:
+    """Also of those without an event loop, and of one that has to be stopped between its turns."""
+    spec = Spec("a socket", "sockets_blocking", clients=2, what=("idle",), restless=True)
+    with Pair(spec, str(tmp_path), 0.02) as pair:
+        assert len(pair.pids()) == 3
+        wait_until_stopped(pair.pids())
+        assert pair.measure()["cpu_percent"] < 300
+        wait_until_stopped(pair.pids())
+
+
+def wait_until_stopped(pids: list[int]) -> None:
+    for pid in pids:
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.01)
+
+
+def test_what_a_server_has_started_belongs_to_it() -> None:
+    inner = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'input()']).wait()"
+    with subprocess.Popen([sys.executable, "-c", inner], stdin=subprocess.PIPE) as process:
+        while len(with_children(process.pid)) < 2:
+            time.sleep(0.01)
+        process.communicate(b"\n")
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory needs memfd_create")

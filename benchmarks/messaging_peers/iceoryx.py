@@ -20,17 +20,26 @@ iceoryx2: Any = importlib.import_module("iceoryx2")  # optional, so the type che
 
 IDLE_SECONDS = 0.01
 PAUSE_SECONDS = 0.02
+CLIENTS_MAX = 64
 
 
 class Message(ctypes.Structure):
     _fields_ = [("data", ctypes.c_uint8 * len(PAYLOAD))]
 
 
-def service(address: str) -> Any:
+def builder(address: str) -> Any:
     iceoryx2.set_log_level(iceoryx2.LogLevel.Error)
     node = iceoryx2.NodeBuilder.new().create(iceoryx2.ServiceType.Ipc)
-    name = iceoryx2.ServiceName.new(f"l5-benchmark{address}")
-    return node.service_builder(name).request_response(Message, Message).open_or_create()
+    return node.service_builder(iceoryx2.ServiceName.new(f"l5-benchmark{address}"))
+
+
+def service(address: str) -> Any:
+    made = builder(address).request_response(Message, Message)
+    return made.max_clients(CLIENTS_MAX).max_nodes(CLIENTS_MAX + 1).open_or_create()
+
+
+def event(address: str) -> Any:
+    return builder(address).event().open_or_create()
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def sleep_until(at: float) -> None:
 
 
 async def request_rate(request: Request, warm_up: float, at: float, seconds: float) -> Result:
-    await _warm_up(request, warm_up)
+    asked = await _warm_up(request, warm_up)
     sleep_until(at)
     count, start = 0, time.perf_counter()
     end = start + seconds
@@ -40,7 +40,7 @@ async def request_rate(request: Request, warm_up: float, at: float, seconds: flo
         count += BATCH
         now = time.perf_counter()
         if now >= end:
-            return {"count": count, "seconds": now - start}
+            return {"count": count, "seconds": now - start, "asked": asked + count}
 
 
 async def request_times(request: Request, warm_up: float, at: float, seconds: float) -> Result:
@@ -57,22 +57,26 @@ async def request_times(request: Request, warm_up: float, at: float, seconds: fl
     return percentiles(times)
 
 
-async def _warm_up(request: Request, seconds: float) -> None:
+async def _warm_up(request: Request, seconds: float) -> int:
+    """Ask for a while; return how often."""
     end = time.perf_counter() + seconds
     check(await request(PAYLOAD))
+    asked = 1
     while time.perf_counter() < end:
         check(await request(PAYLOAD))
+        asked += 1
+    return asked
 
 
 async def transfer_rate(
-    transfer: Callable[[], Awaitable[int]], warm_up: float, at: float, seconds: float
+    transfer: Callable[..., Awaitable[int]], warm_up: float, at: float, seconds: float, **how: Any
 ) -> Result:
     del warm_up  # once will do: it is long
-    await transfer()
+    await transfer(**how)
     sleep_until(at)
     moved, start = 0, time.perf_counter()
     while True:
-        moved += await transfer()
+        moved += await transfer(**how)
         now = time.perf_counter()
         if now >= start + seconds:
             return {"count": moved, "seconds": now - start}
@@ -96,9 +100,10 @@ ASYNC: dict[str, Callable[..., Awaitable[Result]]] = {
 def blocking_request_rate(
     request: Callable[[bytes], bytes], warm_up: float, at: float, seconds: float
 ) -> Result:
-    end = time.perf_counter() + warm_up
+    asked, end = 0, time.perf_counter() + warm_up
     while time.perf_counter() < end:
         check(request(PAYLOAD))
+        asked += 1
     sleep_until(at)
     count, start = 0, time.perf_counter()
     end = start + seconds
@@ -108,7 +113,7 @@ def blocking_request_rate(
         count += BATCH
         now = time.perf_counter()
         if now >= end:
-            return {"count": count, "seconds": now - start}
+            return {"count": count, "seconds": now - start, "asked": asked + count}
 
 
 def blocking_request_times(
@@ -141,16 +146,24 @@ def blocking_transfer_rate(
             return {"count": moved, "seconds": now - start}
 
 
+def blocking_idle(request: Callable[[bytes], bytes], seconds: float) -> Result:
+    check(request(PAYLOAD))
+    time.sleep(seconds)
+    return {}
+
+
 BLOCKING: dict[str, Callable[..., Result]] = {
     "rate": blocking_request_rate,
     "times": blocking_request_times,
     "transfer": blocking_transfer_rate,
+    "idle": blocking_idle,
 }
 
 
 def percentiles(times_ns: list[int]) -> Result:
     ordered = sorted(times_ns)
+    last = len(ordered) - 1
     return {
-        f"p{percent}_us": ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] / 1000
-        for percent in (50, 99)
+        f"p{percent:g}_us": ordered[min(last, int(len(ordered) * percent / 100))] / 1000
+        for percent in (50, 99, 99.9)
     }

@@ -1,5 +1,6 @@
 """`multiprocessing.connection` over a Unix socket, with `send_bytes` and `recv_bytes`."""
 
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Client, Listener
@@ -10,14 +11,19 @@ BLOCKING = True
 
 @contextmanager
 def server(address: str, options: dict[str, Any]) -> Generator[tuple[str, Callable[[], None]]]:
-    with Listener(address, "AF_UNIX") as listener:
+    with Listener(address, "AF_UNIX", backlog=64) as listener:
 
         def run() -> None:
-            with listener.accept() as connection, suppress(EOFError):
-                while True:
-                    connection.send_bytes(connection.recv_bytes())
+            while True:
+                threading.Thread(target=echo, args=(listener.accept(),), daemon=True).start()
 
         yield address, run
+
+
+def echo(connection: Any) -> None:
+    with connection, suppress(EOFError):
+        while True:
+            connection.send_bytes(connection.recv_bytes())
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 import json
 import os
 import select
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -36,17 +38,22 @@ class Spec:
     options: dict[str, Any] = attrs.field(factory=dict)
     needs: tuple[str, ...] = ()
     """Modules that must be installed."""
+    programs: tuple[str, ...] = ()
+    """Programs that must be."""
     clients: int = 1
     one_core: bool = False
     """Both ends are kept on one and the same processor."""
     what: tuple[str, ...] = ("rate",)
     """What is measured: rate, times, transfer, idle."""
     without_server: bool = False
+    restless: bool = False
+    """It computes even with nothing to do, so it is stopped while others have their turn."""
 
     @property
     def missing(self) -> list[str]:
         loops = [name for name in (self.backend,) if name != "asyncio"]
-        return [name for name in (*self.needs, *loops) if find_spec(name) is None]
+        absent = [name for name in (*self.needs, *loops) if find_spec(name) is None]
+        return absent + [name for name in self.programs if shutil.which(name) is None]
 
 
 class Worker:
@@ -74,6 +81,10 @@ class Worker:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(number)
 
     def tell(self, **command: Any) -> None:
         assert self._process.stdin
@@ -126,6 +137,7 @@ class Pair:
                 self._workers.append(self._clients[-1])
             for client in self._clients:
                 client.answer()
+            self._signal(signal.SIGSTOP)
         except BaseException:
             self.close()
             raise
@@ -140,28 +152,47 @@ class Pair:
         self.close()
 
     def close(self) -> None:
+        self._signal(signal.SIGCONT)
         for worker in reversed(self._workers):
             worker.close()
         self._workers.clear()
         self._clients.clear()
 
     def pids(self) -> list[int]:
-        return [worker.pid for worker in self._workers]
+        """Return the processes of this side, those that its servers started among them."""
+        return [pid for worker in self._workers for pid in with_children(worker.pid)]
+
+    def _signal(self, number: signal.Signals) -> None:
+        for worker in self._workers if self._spec.restless else ():
+            worker.signal(number)
 
     def measure(self) -> Sample:
+        self._signal(signal.SIGCONT)
+        try:
+            return self._measured()
+        finally:
+            self._signal(signal.SIGSTOP)
+
+    def _measured(self) -> Sample:
         sample: dict[str, float] = {}
         for what in self._spec.what:
             if what == "idle":
                 sample |= self._idle()
                 continue
+            before = self._used()[0] if what == "rate" else 0.0
             results = self._ask_all(what)
+            if what == "rate":
+                # All of it, warm-up included: who reads a clock in between would be in the way.
+                asked = sum(result["asked"] for result in results)
+                sample["cpu_s_per_million"] = (self._used()[0] - before) / asked * 1e6
             sample |= percentiles(results) if what == "times" else rates(results)
         return sample
 
     def _ask_all(self, what: str) -> list[dict[str, Any]]:
-        at = time.monotonic() + WARM_UP_SECONDS + MARGIN_SECONDS
+        warm_up = min(WARM_UP_SECONDS, self._seconds)
+        at = time.monotonic() + warm_up + MARGIN_SECONDS
         for client in self._clients:
-            client.tell(do=what, warm_up=WARM_UP_SECONDS, at=at, seconds=self._seconds)
+            client.tell(do=what, warm_up=warm_up, at=at, seconds=self._seconds)
         return [client.answer() for client in self._clients]
 
     def _idle(self) -> dict[str, float]:
@@ -183,10 +214,22 @@ class Pair:
         run_ns = turns = 0
         for pid in self.pids():
             for thread in Path(f"/proc/{pid}/task").iterdir():
-                ran, _waited, slices = (thread / "schedstat").read_text().split()
+                try:
+                    ran, _waited, slices = (thread / "schedstat").read_text().split()
+                except FileNotFoundError:  # it has just ended
+                    continue
                 run_ns += int(ran)
                 turns += int(slices)
         return run_ns / 1e9, turns
+
+
+def with_children(pid: int) -> list[int]:
+    """Return a process and all that it has started and that still run."""
+    found = [pid]
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in thread.read_text().split():
+            found += with_children(int(child))
+    return found
 
 
 def rates(results: list[dict[str, Any]]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """A blocking Unix socket with a length before each message: the least that blocks at both ends."""
 
 import socket
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
@@ -25,14 +26,19 @@ def send(sock: socket.socket, message: bytes) -> None:
 def server(address: str, options: dict[str, Any]) -> Generator[tuple[str, Callable[[], None]]]:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
-        listener.listen()
+        listener.listen(64)
 
         def run() -> None:
-            with listener.accept()[0] as sock:
-                while request := receive(sock):
-                    send(sock, request)
+            while True:
+                threading.Thread(target=echo, args=listener.accept()[:1], daemon=True).start()
 
         yield address, run
+
+
+def echo(sock: socket.socket) -> None:
+    with sock:
+        while request := receive(sock):
+            send(sock, request)
 
 
 @contextmanager
