@@ -93,8 +93,9 @@ class Session(SessionCounters):
         self._attached, self._released, self._keep_channel = True, False, False
         self.leaving: Exception | None = None
         """Why the connection ends once the last words of a peer that is gone are received."""
-        self._words_left: float = 0
-        self._silent = 0
+        self._words_left, self._silent = 0.0, 0
+        self.frames_sent: int = 0
+        self.frames_received: int = 0
         self.reassembly: Reassembly = Reassembly(
             message_limit=takes.max_message_bytes + DEADLINE.size,
             credit_bytes=takes.credit_bytes,
@@ -367,8 +368,7 @@ class Session(SessionCounters):
             os.close(fd)
 
     def _finish(self, state: str, error: Exception) -> None:
-        self.state = state
-        self.error = error
+        self.state, self.error = state, error
         if self._attached:
             self._attached = False
             self.hub.detach(self)
