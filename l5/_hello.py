@@ -28,6 +28,7 @@ import msgspec
 from msgspec import Meta
 
 from l5._errors import LocalProtocolError, RemoteProtocolError
+from l5._foreign import MAGIC, foreign, may_be_foreign
 
 if TYPE_CHECKING:
     from l5._options import Options
@@ -37,7 +38,6 @@ SEGMENT_BYTES_MIN: Final = 256
 VERSIONS: Final = (1,)
 """Protocol versions that this side speaks, best first."""
 
-MAGIC: Final = b"L5"
 ENVELOPE_VERSION: Final = 1
 _PREFIX = struct.Struct("<2sBBI")
 PREFIX_BYTES: Final = _PREFIX.size
@@ -48,20 +48,6 @@ REJECT_CODES: Final = frozenset(
 _RENDEZVOUS = r"\A@l5-[0-9a-f]{32}\Z"
 _RENDEZVOUS_PATTERN = re.compile(_RENDEZVOUS)
 _PARAMETER_BYTES_MAX = 4096
-_TLS = "TLS (one end may be l5s:// and the other l5://)"
-_FOREIGN = {
-    b"GET ": "HTTP",
-    b"HEAD": "HTTP",
-    b"POST": "HTTP",
-    b"PUT ": "HTTP",
-    b"OPTI": "HTTP",
-    b"HTTP": "HTTP",
-    b"PRI ": "HTTP/2",
-    b"SSH-": "SSH",
-    b"\x16\x03": _TLS,
-    b"\x15\x03": _TLS,
-}
-
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Text = Annotated[str, Meta(max_length=1024)]
 Parameters = Annotated[dict[Name, Any], Meta(max_length=16)]
@@ -259,7 +245,7 @@ class HelloReader:
         """Tell that the peer closed; raises RemoteProtocolError unless between two messages."""
         if self._error is None and self._buffer:
             self._prefix()
-            hint = _foreign(bytes(self._buffer[:PREFIX_BYTES]))
+            hint = foreign(bytes(self._buffer[:PREFIX_BYTES]))
             text = hint or f"the peer closed {len(self._buffer)} bytes into its hello"
             self._error = RemoteProtocolError(text)
         if self._error is not None:
@@ -275,8 +261,8 @@ class HelloReader:
         if self._error is not None:
             raise self._fail(self._error)
         head = bytes(self._buffer[:PREFIX_BYTES])
-        problem = _foreign(head)
-        if problem and len(head) < PREFIX_BYTES and _may_be_foreign(head):
+        problem = foreign(head)
+        if problem and len(head) < PREFIX_BYTES and may_be_foreign(head):
             return None  # wait for enough of it to say what it is
         if problem:
             raise self._fail(RemoteProtocolError(problem))
@@ -302,19 +288,6 @@ class HelloReader:
                 )
             )
         return kind, size
-
-
-def _may_be_foreign(head: bytes) -> bool:
-    return any(signature.startswith(head) for signature in _FOREIGN)
-
-
-def _foreign(head: bytes) -> str | None:
-    if head[:2] == MAGIC[: len(head)]:
-        return None
-    for signature, protocol in _FOREIGN.items():
-        if head.startswith(signature):
-            return f"the peer does not speak l5 but {protocol}"
-    return f"the peer does not speak l5: it begins with {head[:4]!r}"
 
 
 def version_of(data: bytes | bytearray) -> int | None:
@@ -370,10 +343,16 @@ def check_rendezvous(name: str) -> str:
 def agree(local: Limits, remote: Limits) -> Limits:
     """Say what this side may send: what the remote takes, and no message over either's limit.
 
-    A segment is no longer than a message, so what is too long never passes for a segment.
+    A segment is no longer than a message, so what is too long never passes for a segment.  Raises
+    RemoteProtocolError if the remote's credit is below a segment: nothing long could be sent.
     """
     largest = min(local.max_message_bytes, remote.max_message_bytes)
     segment = min(remote.segment_bytes, max(largest, SEGMENT_BYTES_MIN))
+    if remote.credit_bytes < segment:
+        raise RemoteProtocolError(
+            f"the peer's hello gives a credit_bytes of {remote.credit_bytes}, less than one segment"
+            f" of its segment_bytes ({segment} bytes): it must give at least as much"
+        )
     return msgspec.structs.replace(remote, max_message_bytes=largest, segment_bytes=segment)
 
 

@@ -26,7 +26,17 @@ pytestmark = pytest.mark.checkout
 APPLICATIONS = ("catfish_app", "cell_app", "nam_app")
 USERS = (*APPLICATIONS, "examples", "benchmarks")
 
-PURE = ("_address", "_errors", "_flow", "_frames", "_hello", "_options", "_requests", "_selector")
+PURE = (
+    "_address",
+    "_errors",
+    "_flow",
+    "_foreign",
+    "_frames",
+    "_hello",
+    "_options",
+    "_requests",
+    "_selector",
+)
 IMPURE_MODULES = ("anyio", "asyncio", "select", "selectors", "socket", "ssl", "time", "trio")
 # The one exception: our errors are subclasses of anyio's where anyio has a word for it.
 ERRORS_OF_ANYIO = re.compile(r"(Error|Failed|WouldBlock|EndOfStream)$")

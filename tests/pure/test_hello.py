@@ -125,11 +125,20 @@ def test_any_cut_of_any_stream(messages: list[Hello], data: st.DataObject) -> No
 
 
 def test_agree_takes_the_smaller_message_and_the_rest_from_the_receiver() -> None:
-    ours = msgspec.structs.replace(LIMITS, max_message_bytes=300, segment_bytes=299, credit_bytes=1)
+    small = {"max_message_bytes": 300, "segment_bytes": 299, "credit_bytes": 299}
+    ours = msgspec.structs.replace(LIMITS, **small)
     assert agree(LIMITS, ours) == ours
     assert agree(ours, LIMITS) == msgspec.structs.replace(
         LIMITS, max_message_bytes=300, segment_bytes=min(300, LIMITS.segment_bytes)
     )
+
+
+def test_agree_names_a_credit_that_is_less_than_a_segment() -> None:
+    theirs = msgspec.structs.replace(LIMITS, segment_bytes=4096, credit_bytes=4095)
+    with pytest.raises(RemoteProtocolError, match=r"credit_bytes of 4095.*4096 bytes"):
+        agree(LIMITS, theirs)
+    short = msgspec.structs.replace(theirs, max_message_bytes=4095)
+    assert agree(LIMITS, short).segment_bytes == 4095
 
 
 sizes = st.integers(256, 1 << 30)
@@ -138,7 +147,7 @@ limits = st.builds(
     max_message_bytes=sizes,
     segment_bytes=sizes,
     data_window_bytes=sizes,
-    credit_bytes=sizes,
+    credit_bytes=st.just(1 << 30),
     in_flight_max=st.integers(1, 99),
 )
 
