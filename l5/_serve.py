@@ -103,11 +103,15 @@ class Server:
             raise RuntimeError("this server has been started before: make another one by l5.serve")
         self._hub = current_hub()
         await self._acceptor.open()
+        if self._native is not None:
+            try:
+                self._native.start()
+            except BaseException:
+                self._acceptor.close()
+                raise
         logger.info("listening on %s", ", ".join(self.urls))
         self._closed = anyio.Event()
         self._group = await anyio.create_task_group().__aenter__()
-        if self._native is not None:
-            self._native.start()
         if self._per == "request":
             plain = self._native is not None
             self._workers = Workers(self._handler, self._hub, self._group, plain=plain)

@@ -101,6 +101,7 @@ class Workers:
                 self._ready.remove(request)
                 self.cancelled += 1
                 session.reply_error(id, "Cancelled", "the client cancelled before it was started")
+                self._note_drained()
                 return
         for worker in self._workers:
             if worker.session is session and worker.id == id:
@@ -316,6 +317,7 @@ class Workers:
         """Run one request that came through the generic path."""
         begun_ns = session.watch.begin() if session.watch else 0
         await self._call(worker, session, id, payload, deadline_us)
+        self._note_drained()
         end(session.watch, begun_ns)
         if self._hub.due():
             await self._hub.breathe()
