@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from l5._errors import AddressError
@@ -328,6 +328,11 @@ anything = st.one_of(
 )
 
 
+# Making dictionaries of so many kinds of values takes its time on a busy machine.
+unhurried = settings(suppress_health_check=[HealthCheck.too_slow])
+
+
+@unhurried
 @given(st.dictionaries(st.sampled_from([*NAMES, "token", "grace", "allow_uids"]), anything))
 def test_fuzz_gives_consistent_options_or_an_address_error(keywords: dict[str, Any]) -> None:
     try:
@@ -341,6 +346,7 @@ def test_fuzz_gives_consistent_options_or_an_address_error(keywords: dict[str, A
     assert options.reassembly_bytes <= options.total_reassembly_bytes
 
 
+@unhurried
 @given(st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=5), st.text(max_size=8)))
 def test_fuzz_of_queries(query: dict[str, str]) -> None:
     try:
