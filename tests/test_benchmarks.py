@@ -295,6 +295,7 @@ GOALS_OF_ROWS = {
     "M6": {("request/asyncio/2-clients", "slowest over mean client")},
     "M7": {("idle/asyncio", "processor time"), ("idle/trio", "wake-ups")},
     "M8": {("request/asyncio/tcp", "round trips"), ("request/trio/unix", "round trips")},
+    "peers-bandwidth": {("peers/one-way", "bandwidth")},
     "peers": {("peers/request", "p99.9"), ("peers/request", "processor time of a million")},
 }
 

@@ -20,6 +20,8 @@ def main() -> None:
     spec = json.loads(sys.argv[1])
     if spec["cpu"] is not None:
         os.sched_setaffinity(0, {spec["cpu"]})
+    if spec["restless"] and os.sched_getscheduler(0) != os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     module = importlib.import_module(f"benchmarks.messaging_peers.{spec['module']}")
     if getattr(module, "BLOCKING", False):
         (serve_blocking if spec["role"] == "server" else measure_blocking)(module, spec)

@@ -47,7 +47,9 @@ class Spec:
     """What is measured: rate, times, transfer, idle."""
     without_server: bool = False
     restless: bool = False
-    """It computes even with nothing to do, so it is stopped while others have their turn."""
+    """It computes even with nothing to do, so it is stopped while others have their turn.
+
+    And it gives up a real-time priority, with which nothing else might run again."""
 
     @property
     def missing(self) -> list[str]:
@@ -66,6 +68,7 @@ class Worker:
             "backend": spec.backend,
             "options": spec.options,
             "address": address,
+            "restless": spec.restless,
             "cpu": max(os.sched_getaffinity(0)) if spec.one_core else None,
         }
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

@@ -4,10 +4,12 @@ Which sides there are; `benchmarks.messaging` runs the cases, under goals that b
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import attrs
 
 from benchmarks._cases import (
+    BANDWIDTH,
     CPU,
     CPU_OF_REQUESTS,
     FAIRNESS,
@@ -20,7 +22,10 @@ from benchmarks._cases import (
     Peer,
     Size,
 )
+from benchmarks.messaging_peers.memory import CHUNK_BYTES
 from benchmarks.messaging_peers.pair import Spec
+
+BLOCKING_BULK = "messages_blocking_bulk"
 
 OURS = Spec("l5 shm, asyncio", "ours")
 """Compared with all others; the other ways to use `l5` are among those."""
@@ -96,9 +101,42 @@ def many_clients(size: Size, folder: str) -> Iterator[Case]:
             yield Case(f"peers/{count}-clients", ours, [side], (RATE, FAIRNESS))
 
 
+def bandwidth(size: Size, folder: str) -> Iterator[Case]:
+    moved = {"transfer_bytes": size.hot_bytes}
+
+    def side(name: str, module: str, *needs: str, backend: str = "asyncio", **options: Any) -> Spec:
+        what, given = ("transfer",), {**moved, **options}
+        programs = ("redis-server",) if module == "redis_bulk" else ()
+        return Spec(name, module, backend, given, needs, programs=programs, what=what)
+
+    small: dict[str, Any] = {
+        "source_bytes": CHUNK_BYTES,
+        "target_bytes": CHUNK_BYTES,
+        "take": "bytes",
+    }
+    ours = side(OURS.name, "ours_bulk", **small)
+    others = [
+        side("l5 shm, trio", "ours_bulk", backend="trio", **small),
+        side("l5 unix, asyncio", "ours_bulk", transports="unix", **small),
+        side("uvloop BufferedProtocol, unix", "protocol_bulk", backend="uvloop"),
+        side("asyncio BufferedProtocol, unix", "protocol_bulk"),
+        side("anyio on asyncio, unix", "anyio_bulk"),
+        side("anyio on trio, unix", "anyio_bulk", backend="trio"),
+        side("blocking socket, unix", "sockets_bulk"),
+        side("multiprocessing.Connection, unix", BLOCKING_BULK, over="multiprocessing"),
+        side("pyzmq PAIR, ipc, blocking", BLOCKING_BULK, "zmq", over="zeromq"),
+        side("pynng Pair0, ipc, blocking", BLOCKING_BULK, "pynng", over="nng"),
+        side("grpc.aio stream, unix", "grpc_bulk", "grpc"),
+        side("redis.asyncio SET, unix", "redis_bulk", "redis", "hiredis"),
+        side("iceoryx2 publish and subscribe, busy", "iceoryx_bulk", "iceoryx2"),
+    ]
+    yield Case("peers/one-way", ours, peers(others), (BANDWIDTH,))
+
+
 CASES: dict[str, Callable[[Size, str], Iterator[Case]]] = {
     "peers": one_client,
     "peers-hog": beside_hog,
     "peers-idle": idle,
     "peers-clients": many_clients,
+    "peers-bandwidth": bandwidth,
 }
