@@ -1,6 +1,7 @@
 """Types of the hot path, which `l5.native` installs (see l5/native/_fast.h)."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 if sys.version_info >= (3, 12):
@@ -21,6 +22,7 @@ class Slot(Buffer):
     size: int
     done: bool
     views: int
+    freed: Callable[[], object] | None
     def close(self) -> None: ...
     def commit(self, kind: int, id: int, size: int, /) -> None: ...
 

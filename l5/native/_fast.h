@@ -111,6 +111,7 @@ typedef struct {
     int done;              /* sent, discarded or given back */
     int doomed;            /* left with live exports: give back when they die */
     Py_ssize_t exports;
+    PyObject *freed;       /* strong: called when a doomed one is given back, or NULL */
 } Slot;
 
 /* _fast.c: the exceptions that the package has given us */

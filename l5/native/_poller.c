@@ -260,8 +260,23 @@ static int poller_init(Poller *self, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
+static int poller_traverse(Poller *self, visitproc visit, void *arg)
+{
+    for (uint32_t i = 0; i < self->total; i++)
+        Py_VISIT(self->rings[i]);
+    return 0;
+}
+
+static int poller_clear(Poller *self)
+{
+    while (self->total)
+        l5_poller_drop(self, self->rings[self->total - 1]);
+    return 0;
+}
+
 static void poller_dealloc(Poller *self)
 {
+    PyObject_GC_UnTrack(self);
     PyMem_Free(self->channels);
     PyMem_Free(self->rings);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -299,7 +314,10 @@ PyTypeObject l5_PollerType = {
     .tp_doc = "Poller(spin_us): the rings of one event loop",
     .tp_basicsize = sizeof(Poller),
     .tp_dealloc = (destructor)poller_dealloc,
-    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_traverse = (traverseproc)poller_traverse,
+    .tp_clear = (inquiry)poller_clear,
+    .tp_free = PyObject_GC_Del,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_methods = poller_methods,
     .tp_members = poller_members,
     .tp_getset = poller_getset,

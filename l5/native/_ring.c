@@ -229,8 +229,30 @@ static int ring_init(Ring *self, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
+static int ring_traverse(Ring *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->server);
+    Py_VISIT(self->session);
+    Py_VISIT(self->last);
+    Py_VISIT(self->poller);
+    return 0;
+}
+
+/* Let go of the others; the mapping stays until the last slot is gone, or this is deallocated.  The
+ * poller does not spin now: who spins refers to it from outside. */
+static int ring_clear(Ring *self)
+{
+    if (self->poller)
+        l5_poller_drop(self->poller, self);
+    Py_CLEAR(self->server);
+    Py_CLEAR(self->session);
+    Py_CLEAR(self->last);
+    return 0;
+}
+
 static void ring_dealloc(Ring *self)
 {
+    PyObject_GC_UnTrack(self);
     self->open = 0;
     Py_CLEAR(self->server);
     Py_CLEAR(self->session);
@@ -353,7 +375,10 @@ PyTypeObject l5_RingType = {
     .tp_doc = "Ring(fd, ring_bytes, server, bell, send_limit, receive_limit, seal)",
     .tp_basicsize = sizeof(Ring),
     .tp_dealloc = (destructor)ring_dealloc,
-    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_traverse = (traverseproc)ring_traverse,
+    .tp_clear = (inquiry)ring_clear,
+    .tp_free = PyObject_GC_Del,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_methods = ring_methods,
     .tp_members = ring_members,
     .tp_getset = ring_getset,

@@ -3,7 +3,7 @@
 
 static Slot *slot_new(Ring *ring, void *data, Py_ssize_t size, int writable)
 {
-    Slot *slot = PyObject_New(Slot, &l5_SlotType);
+    Slot *slot = PyObject_GC_New(Slot, &l5_SlotType);
 
     if (!slot)
         return NULL;
@@ -14,7 +14,9 @@ static Slot *slot_new(Ring *ring, void *data, Py_ssize_t size, int writable)
     slot->writable = writable;
     slot->done = slot->doomed = 0;
     slot->exports = 0;
+    slot->freed = NULL;
     ring->exports++;
+    PyObject_GC_Track(slot);
     return slot;
 }
 
@@ -32,13 +34,54 @@ static void slot_finish(Slot *self)
     }
 }
 
+/* Say that a doomed one has been given back; this may be in the middle of somebody else's exception. */
+static void tell_freed(Slot *self)
+{
+    PyObject *freed = self->freed, *result;
+#if PY_VERSION_HEX >= 0x030c0000
+    PyObject *raised = PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *traceback;
+
+    PyErr_Fetch(&type, &value, &traceback);
+#endif
+    self->freed = NULL;
+    result = freed ? PyObject_CallNoArgs(freed) : Py_NewRef(Py_None);
+    if (!result)
+        PyErr_WriteUnraisable(freed);
+    Py_XDECREF(result);
+    Py_XDECREF(freed);
+#if PY_VERSION_HEX >= 0x030c0000
+    PyErr_SetRaisedException(raised);
+#else
+    PyErr_Restore(type, value, traceback);
+#endif
+}
+
+static int slot_traverse(Slot *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->ring);
+    Py_VISIT(self->freed);
+    return 0;
+}
+
+/* The ring stays, for views may outlive this call: no cycle goes through it that it does not break
+ * itself, for it refers to no slot but by way of what `ring_clear` lets go. */
+static int slot_clear(Slot *self)
+{
+    Py_CLEAR(self->freed);
+    return 0;
+}
+
 static void slot_dealloc(Slot *self)
 {
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->freed);
     slot_finish(self);
     self->ring->exports--;
     l5_ring_unmap(self->ring);
     Py_DECREF(self->ring);
-    PyObject_Free(self);
+    PyObject_GC_Del(self);
 }
 
 static int slot_getbuffer(Slot *self, Py_buffer *view, int flags)
@@ -56,8 +99,10 @@ static int slot_getbuffer(Slot *self, Py_buffer *view, int flags)
 static void slot_releasebuffer(Slot *self, Py_buffer *Py_UNUSED(view))
 {
     self->exports--;
-    if (!self->exports && self->doomed)
+    if (!self->exports && self->doomed && !self->done) {
         slot_finish(self);
+        tell_freed(self);
+    }
 }
 
 static PyObject *slot_close(Slot *self, PyObject *Py_UNUSED(ignored))
@@ -116,6 +161,7 @@ static PyMemberDef slot_members[] = {
     {"size", T_PYSSIZET, offsetof(Slot, size), READONLY, "bytes"},
     {"done", T_BOOL, offsetof(Slot, done), READONLY, "sent or given back"},
     {"views", T_PYSSIZET, offsetof(Slot, exports), READONLY, "views that exist now"},
+    {"freed", T_OBJECT, offsetof(Slot, freed), 0, "called, in any thread, when views that were left have died"},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -126,7 +172,9 @@ PyTypeObject l5_SlotType = {
     .tp_doc = "A message in place: exports its memory through the buffer protocol.",
     .tp_basicsize = sizeof(Slot),
     .tp_dealloc = (destructor)slot_dealloc,
-    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_traverse = (traverseproc)slot_traverse,
+    .tp_clear = (inquiry)slot_clear,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_methods = slot_methods,
     .tp_members = slot_members,
     .tp_as_buffer = &slot_buffer,
