@@ -59,7 +59,8 @@ def test_a_poller_and_its_rings(memory: int, rings: int) -> None:
         holder.more.append(poller)
         poller.add(holder.ring, holder)
     gone = [weakref.ref(holder) for holder in holders]
-    del holders, holder
+    del holders
+    del holder  # pyright: ignore[reportPossiblyUnboundVariable]
     gc.collect()
     assert poller.total == rings and all(one() is not None for one in gone)  # still in use
     del poller
