@@ -120,7 +120,10 @@ class Reservation:
             self._slot = ring.reserve(self._size_bytes)
         except Exception as error:
             raise self._connection._explain(error) from None
-        return self._slot is not None
+        if self._slot is None:
+            return False
+        self._session.writer = self._session.hub.caller()
+        return True
 
     async def send(self, size_bytes: int | None = None) -> None:
         """Send the first `size_bytes` (default: all) as a message; `BufferError` while viewed."""
@@ -163,7 +166,7 @@ class Reservation:
         except Exception as error:
             raise self._connection._explain(error) from None
         self._session.window.next_id = id + 1
-        self._slot = None
+        self._session.writer = self._slot = None
         self._freed()
 
     def _check(self, size_bytes: int | None) -> int:
@@ -180,13 +183,14 @@ class Reservation:
         Waiting with the ring reserved could last for ever: the peer's next word may depend on
         credit that could not be sent meanwhile.
         """
+        session = self._session
         if self._slot.views:
             raise BufferError(
                 f"release the {self._slot.views} view(s) of this message before sending it"
             )
         with memoryview(self._slot) as view:
             message = view.tobytes()[:size_bytes]
-        slot, self._slot = self._slot, None
+        slot, self._slot, session.writer = self._slot, None, None
         slot.close()
         self._freed()
         return message
@@ -200,6 +204,10 @@ class Reservation:
         self._session.flush_control()  # what had to be said meanwhile
         self._session.wake_first()
 
+    def _freed_late(self) -> None:
+        """(In any thread) the views have died that were left; who waits hears of it in the loop."""
+        self._session.hub.later(self._freed)
+
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
@@ -208,5 +216,7 @@ class Reservation:
     ) -> None:
         slot, self._slot, self._buffer = self._slot, None, None
         if slot is not None:
+            self._session.writer = None
+            slot.freed = self._freed_late
             slot.close()
             self._freed()

@@ -17,7 +17,13 @@ import anyio
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Descriptor", "checkpoint", "current_loop_token", "stray_cancellation"]
+__all__ = [
+    "Descriptor",
+    "checkpoint",
+    "current_loop_token",
+    "current_task",
+    "stray_cancellation",
+]
 
 
 def _no_loop() -> Any:
@@ -74,6 +80,13 @@ def _yield_once() -> Generator[None]:
     # What `asyncio.sleep(0)` does, and so anyio's own checkpoint, less one coroutine.  Cancel
     # scopes of anyio are delivered by `Task.cancel`, so a bare yield honours them, too.
     yield
+
+
+def current_task() -> object:
+    """Return the running task of the running event loop."""
+    if _in_trio():
+        return sys.modules["trio.lowlevel"].current_task()
+    return sys.modules["asyncio"].current_task()
 
 
 def checkpoint() -> Awaitable[None]:

@@ -27,6 +27,8 @@ class SessionCounters:
     """Of the connections of this process."""
     tap: object = None
     """While its frames are recorded."""
+    writer: object = None
+    """The task (or thread) that writes a message in place, while it does."""
 
 
 class HubCounters:

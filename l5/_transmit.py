@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ._errors import MessageTooLarge
+from ._errors import LocalProtocolError, MessageTooLarge
 from ._flow import Credit
 from ._frames import Flag, Kind
 from ._session import Session
@@ -61,8 +61,18 @@ def is_first(session: Session, waiter: Waiter) -> bool:
     return next(iter(session.senders)) is waiter
 
 
+def check_own_reservation(session: Session) -> None:
+    """Raise `LocalProtocolError` when the caller waits for its own reservation to end."""
+    if session.writer is not None and session.writer == session.hub.caller():
+        raise LocalProtocolError(
+            "this task has a message reserved on this connection (conn.reserve), behind which "
+            "nothing else can be sent: send it, or leave its block, first"
+        )
+
+
 async def wait_room(session: Session, waiter: Waiter) -> None:
     """Park until it is this one's turn and there may be room, or the session ends."""
+    check_own_reservation(session)
     session.space_waits += 1
     session.hub.touch(session)
     waiter.ready = False
@@ -72,6 +82,7 @@ async def wait_room(session: Session, waiter: Waiter) -> None:
 async def wait_until(session: Session, condition: Callable[[], bool]) -> None:
     """Park until the peer's credit or answers make `condition` true; raises when it ends."""
     if not condition():
+        check_own_reservation(session)
         waiter = Waiter()
         session.space_waits += 1
         session.patient[waiter] = None

@@ -25,6 +25,7 @@ import anyio
 
 from . import native
 from ._cpu import may_spin
+from ._errands import Errands
 from ._loop import Descriptor, checkpoint, current_loop_token
 from ._statistics import HubCounters
 from ._watch import READABLE, WRITABLE, Watcher, make_watcher
@@ -119,10 +120,11 @@ class Waiter:
             self.asleep_in.interrupt()
 
 
-class Hub(HubCounters):
+class Hub(HubCounters, Errands):
     """All connections of one event loop; use `current_hub`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._watcher: Watcher | None = None
         self._descriptor: Descriptor | None = None
         self._bell: tuple[int, int] | None = None
@@ -244,14 +246,8 @@ class Hub(HubCounters):
             spun = False
             if waiter.ready:
                 return
-            if progress:
-                # Whoever was woken runs now, and cancellation is looked for.
-                await self.breathe()
-                if waiter.ready:
-                    return
-                continue
-            if not self._arm_all():
-                await self.breathe()  # what was found may have woken others: they run now
+            if progress or not self._arm_all():
+                await self.breathe()  # whoever was woken runs now; cancellation is looked for
                 if waiter.ready:
                     return
                 continue
@@ -337,6 +333,7 @@ class Hub(HubCounters):
                 endpoint.on_event(fd, bool(mask & READABLE), bool(mask & WRITABLE))
             elif self._bell is not None and fd == self._bell[0] and not driver_sleeps:
                 os.read(fd, 4096)
+        self.run_errands()
         if driver_sleeps and self._unarmed:
             self.interrupt()  # what rang here is not armed any more: the sleeper arms it again
 

@@ -316,6 +316,10 @@ class BlockingHub(Hub):
     def _new_event(self) -> WaitEvent:
         return _ThreadEvent()
 
+    def caller(self) -> object:
+        """See `Errands.caller`."""
+        return threading.get_ident()
+
     def now(self) -> float:
         """See `Hub.now`."""
         return monotonic()

@@ -1,0 +1,36 @@
+"""What a hub is asked to do from elsewhere: by other threads, or by the end of an object."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from ._loop import current_task
+
+
+class Errands:
+    """A hub's part that may be used from any thread, at any moment."""
+
+    def __init__(self) -> None:
+        self._errands: deque[Callable[[], object]] = deque()
+
+    def interrupt(self) -> None:
+        """Wake the sleeping driver; `OSError` when the hub is being closed."""
+        raise NotImplementedError
+
+    def later(self, errand: Callable[[], object]) -> None:
+        """Have `errand` done by the hub when it looks at its descriptors the next time, soon."""
+        self._errands.append(errand)
+        try:
+            self.interrupt()
+        except OSError:
+            pass  # it has just been closed: then nobody sleeps
+
+    def run_errands(self) -> None:
+        """(In the hub's loop) do what was asked for."""
+        while self._errands:
+            self._errands.popleft()()
+
+    def caller(self) -> object:
+        """Return what stands for the running task (or, without a loop, thread)."""
+        return current_task()
