@@ -6,10 +6,10 @@ import logging
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.abc
 import attrs
 
 from . import _address, _hello, _limits, _registry
@@ -18,6 +18,7 @@ from ._bootstrap import Established, HelloLink, close_all, upgrade_transports
 from ._errors import AddressError, L5Error, RemoteProtocolError
 from ._flow import Budget, Quota
 from ._hello import Attach
+from ._lobby import Guest, Lobby
 from ._options import ListenOptions
 from ._session import Session
 from ._welcome import Rejected, ServerHandshake, Tickets
@@ -60,6 +61,8 @@ class Acceptor:
         self.tickets: Tickets = Tickets()
         self.connections: int = 0
         self.rejected: int = 0
+        self._joining = 0
+        """Those whose hello was taken, and whose handshake is not over."""
         self.shared: Quota = Quota(self.options.total_shared_bytes)
         """Memory of rings, of all connections."""
         self._rendezvous: LinkListener | None = None
@@ -117,42 +120,27 @@ class Acceptor:
 
         It sees to it that `left` is called once the connection has ended.
         """
-        limits = {id(e): anyio.Semaphore(e.options.hellos_max) for e in self.endpoints}
         async with anyio.create_task_group() as group:
-            for endpoint in self.endpoints:
-                group.start_soon(
-                    self._accept, endpoint, limits[id(endpoint)], group, on_established
-                )
-            if self._rendezvous is not None:
-                gate = anyio.Semaphore(self.options.hellos_max)
-                group.start_soon(self._accept_at_rendezvous, self._rendezvous, gate, group)
 
-    async def _accept(
-        self,
-        endpoint: Endpoint,
-        gate: anyio.Semaphore,
-        group: anyio.abc.TaskGroup,
-        on_established: OnEstablished,
-    ) -> None:
-        while True:
-            await gate.acquire()
-            try:
-                link = await endpoint.listener.accept()
-            except anyio.ClosedResourceError:
-                return
-            group.start_soon(self._welcome, link, endpoint, gate, on_established)
+            async def admit(listener: LinkListener, options: ListenOptions, serve: Any) -> None:
+                lobby = Lobby(options.hellos_max, options.hello_timeout)
+                while (link := await _next_link(listener, lobby)) is not None:
+                    group.start_soon(serve, link, lobby)
+
+            for endpoint in self.endpoints:
+                welcome = partial(self._welcome, endpoint, on_established)
+                group.start_soon(admit, endpoint.listener, endpoint.options, welcome)
+            if self._rendezvous is not None:
+                group.start_soon(admit, self._rendezvous, self.options, self._attach)
 
     async def _welcome(
-        self,
-        link: Link,
-        endpoint: Endpoint,
-        gate: anyio.Semaphore,
-        on_established: OnEstablished,
+        self, endpoint: Endpoint, on_established: OnEstablished, link: Link, lobby: Lobby
     ) -> None:
-        try:
-            made = await self._shake_hands(link, endpoint)
-        finally:
-            gate.release()
+        with lobby.holding() as guest:
+            try:
+                made = await self._shake_hands(link, endpoint, guest)
+            finally:
+                self._joining -= guest.counted
         if made is None:
             return
         self.connections += 1
@@ -164,15 +152,29 @@ class Acceptor:
         self.connections -= 1
         self.shared.give_back(made.shared_bytes)
 
-    async def _shake_hands(self, link: Link, endpoint: Endpoint) -> Established | None:
+    async def _shake_hands(
+        self, link: Link, endpoint: Endpoint, guest: Guest
+    ) -> Established | None:
         """Return the connection, or None for one that came to nothing: it ends alone."""
         options = endpoint.options
+
+        def heard() -> bool:
+            guest.heard()
+            guest.counted = self.connections + self._joining < options.connections_max
+            self._joining += guest.counted
+            return guest.counted
+
         handshake = ServerHandshake(link, endpoint.address, options, self.tickets, self.shared)
         try:
-            with anyio.move_on_after(options.hello_timeout):
-                return await handshake.run(full=self.connections >= options.connections_max)
-            logger.info("%s did not finish its hello in time", link.peer)
-            await handshake.refuse("timeout", f"no hello within {options.hello_timeout:g} s")
+            with guest.scope:
+                return await handshake.run(heard)
+            if guest.evicted:
+                self.rejected += 1
+                logger.info("%s was silent while others waited, and is turned away", link.peer)
+                await handshake.refuse("busy", "others wait for their turn: say hello at once")
+            else:
+                logger.info("%s did not finish its hello in time", link.peer)
+                await handshake.refuse("timeout", f"no hello within {options.hello_timeout:g} s")
         except (Rejected, RemoteProtocolError) as error:
             self.rejected += 1
             logger.info("%s turned away: %s", link.peer, error)
@@ -186,20 +188,13 @@ class Acceptor:
         link.abort()
         return None
 
-    async def _accept_at_rendezvous(
-        self, listener: LinkListener, gate: anyio.Semaphore, group: anyio.abc.TaskGroup
-    ) -> None:
-        while True:
-            await gate.acquire()
-            try:
-                link = await listener.accept()
-            except anyio.ClosedResourceError:
-                return
-            group.start_soon(self._attach, link, gate)
+    async def _attach(self, link: Link, lobby: Lobby) -> None:
+        with lobby.holding() as guest:
+            await self._redeem(link, guest)
 
-    async def _attach(self, link: Link, gate: anyio.Semaphore) -> None:
+    async def _redeem(self, link: Link, guest: Guest) -> None:
         try:
-            with anyio.move_on_after(self.options.hello_timeout):
+            with guest.scope:
                 hello_link = HelloLink(link)
                 message, fds = await hello_link.receive()
                 close_all(fds)
@@ -214,8 +209,20 @@ class Acceptor:
         except BaseException:
             link.abort()
             raise
-        finally:
-            gate.release()
+
+
+async def _next_link(listener: LinkListener, lobby: Lobby) -> Link | None:
+    """Accept one that has a place then; None when the listener is closed."""
+    try:
+        link = await listener.accept()
+    except anyio.ClosedResourceError:
+        return None
+    try:
+        await lobby.take_place()
+    except BaseException:
+        link.abort()
+        raise
+    return link
 
 
 def open_session(

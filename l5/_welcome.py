@@ -6,6 +6,7 @@ import hmac
 import logging
 import os
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -100,14 +101,14 @@ class ServerHandshake:
         self._declined: dict[str, str] = {}
         link.let_fds_in(False)
 
-    async def run(self, *, full: bool = False) -> Established:
+    async def run(self, heard: Callable[[], bool]) -> Established:
         """Shake hands and upgrade; `Rejected` and `RemoteProtocolError` have been told the peer.
 
-        With `full` nobody more is taken; that is said after the peer's hello has been read, for
-        closing a socket with unread bytes would take the reason from it.
+        `heard` is called when the peer's hello is here, and says whether there is room for it: not
+        earlier, for closing a socket with unread bytes would take the reason from the peer.
         """
         try:
-            return await self._run(full)
+            return await self._run(heard)
         except BaseException as error:
             self._shared.give_back(self._shared_bytes)
             if isinstance(error, RemoteProtocolError):
@@ -124,14 +125,15 @@ class ServerHandshake:
             except (OSError, L5Error, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 pass
 
-    async def _run(self, full: bool) -> Established:
+    async def _run(self, heard: Callable[[], bool]) -> Established:
         message, fds = await self._hello_link.receive()
         close_all(fds)
+        room = heard()
         # step 11 (server, any): the client's hello is here
         hello = _hello.expect(message, ClientHello)
         version = _hello.negotiate_version(hello.versions)
         self._authorise(hello)
-        if full:
+        if not room:
             raise Rejected("busy", f"{self._options.connections_max} connections are open")
         sends = _hello.agree(self._takes, hello.limits)
         offers = ", ".join(offer.transport for offer in hello.offers) or "no upgrade"

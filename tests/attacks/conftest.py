@@ -13,7 +13,7 @@ from tests.attacks._actors import stage as start
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """Processes that have l5 and the attackers imported."""
     folder: Path = tmp_path_factory.mktemp("stage")
-    with start(folder, "tests.attacks._hostile", "trio") as made:
+    with start(folder, "tests.attacks._hostile", "tests.attacks._hellos", "trio") as made:
         yield made
 
 
