@@ -46,7 +46,7 @@ async def serving(url: str, **options: Any) -> AsyncGenerator[l5.Server]:
 @pytest.mark.parametrize("url", ["unix", "tcp"], indirect=True)
 async def test_a_thousand_hellos_at_once(url: str, stage: Stage) -> None:
     """As many are served as there is room for, the others are told; nothing is left of them."""
-    async with serving(url, connections_max=ROOM, backlog=1024) as server:
+    async with serving(url, connections_max=ROOM, backlog=1024, hello_timeout=60.0) as server:
         before = held()
         async with stage.actor("_hellos:storm", place_of(server), 1000) as client:
             await client.says("sent")
@@ -78,16 +78,14 @@ async def test_who_is_silent_at_the_rendezvous_makes_room(stage: Stage) -> None:
             await strangers.says("closed")
 
 
-@pytest.mark.parametrize(("how", "word"), [("slow", "nearly"), ("half", "spoke")])
-async def test_a_server_that_never_finishes_its_hello(stage: Stage, how: str, word: str) -> None:
+@pytest.mark.parametrize("how", ["slow", "half"])
+async def test_a_server_that_never_finishes_its_hello(stage: Stage, how: str) -> None:
     """Byte by byte is no progress that counts: the time is for all of it."""
     async with stage.actor("_hellos:listen", how) as server:
         url = f"l5://127.0.0.1:{await server.says('at')}"
         with pytest.raises(l5.ConnectError, match=r"no connection within 0\.3 s"):
             await l5.connect(url, connect_timeout=0.3)
-        if how == "half":
-            await server.says(word)
-            await server.says("left alone")
+        await server.ends()  # as soon as the client hangs up
     async with stage.actor("_hellos:listen", "half") as server:
         url = f"l5://127.0.0.1:{await server.says('at')}"
         with pytest.raises(l5.ConnectError, match=r"did not finish its hello within 0\.1 s"):
@@ -98,8 +96,8 @@ async def test_a_server_that_keeps_the_memory_and_is_silent(stage: Stage, tmp_pa
     """The client gives up, and nothing is left of the memory at its end (`no_leaks`)."""
     async with stage.actor("_hellos:stop_in_the_upgrade", f"{tmp_path}/s") as server:
         await server.says("at")
-        with pytest.raises(l5.ConnectError, match=r"no connection within 0\.3 s"):
-            await l5.connect(f"l5+shm://{tmp_path}/s", connect_timeout=0.3)
+        with pytest.raises(l5.ConnectError, match=r"no connection within 1 s"):
+            await l5.connect(f"l5+shm://{tmp_path}/s", connect_timeout=1.0)
         assert await server.says("holds") == "1"
         await server.says("left alone")
 

@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 MARK = re.compile(r"(?:# step |L5_STEP\()(\d+)(?:\); /\*)? \((\w+), (\w+)\): (.+)")
-ON = {"unix": {"socket"}, "tcp": {"socket"}, "shm": {"shm"}, "rendezvous": {"shm", "rendezvous"}}
+ON = {"unix": {"socket"}, "shm": {"shm"}, "rendezvous": {"shm", "rendezvous"}}
 LOOPS = ["asyncio", "uvloop", "trio"]
 
 
@@ -76,7 +76,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 def url(kind: str, tmp_path: Path) -> str:
     return {
         "unix": f"l5+unix://{tmp_path}/s?transports=unix",
-        "tcp": "l5+tcp://127.0.0.1:0",
         "shm": f"l5+shm://{tmp_path}/s",
         "rendezvous": "l5://127.0.0.1:0",
     }[kind]
