@@ -254,6 +254,8 @@ class ServerHandshake:
             return await self._join(self._hello_link, transport, message, fds, sends)
         declined = await self._meet(holder)
         if declined is not None or holder.hello_link is None:
+            if self._tickets is not None:
+                self._tickets.void(holder)  # who comes from now on is too late, and hears it
             if holder.hello_link is not None:
                 holder.hello_link.link.abort()
             await self._hello_link.send(Upgraded(ok=False, reason="as you wish"))
