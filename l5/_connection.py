@@ -55,9 +55,14 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         if session is not None and session.state == "OPEN" and session.server is None:
             warnings.warn(f"unclosed connection {self!r}", ResourceWarning, 2, source=self)
             try:
-                session.close()
+                if session.hub.in_use_elsewhere():
+                    session.hub.later(session.close)
+                else:
+                    session.close()
+            except anyio.BusyResourceError:
+                session.hub.later(session.release)  # in another thread its loop began to spin
             except Exception:
-                pass  # the loop may be gone, or this is another thread
+                pass  # the loop may be gone
 
     # ---- facts -------------------------------------------------------------------------------
 

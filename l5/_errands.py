@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ class Errands:
     """A hub's part that may be used from any thread, at any moment."""
 
     def __init__(self) -> None:
+        self._thread = threading.get_ident()
         self._errands: deque[Callable[[], object]] = deque()
 
     def interrupt(self) -> None:
@@ -30,6 +32,14 @@ class Errands:
         """(In the hub's loop) do what was asked for."""
         while self._errands:
             self._errands.popleft()()
+
+    def in_use(self) -> bool:
+        """Tell whether the loop waits in here now, for messages or for news."""
+        raise NotImplementedError
+
+    def in_use_elsewhere(self) -> bool:
+        """Tell whether it does so in another thread than this one, which must leave it alone."""
+        return self._thread != threading.get_ident() and self.in_use()
 
     def caller(self) -> object:
         """Return what stands for the running task (or, without a loop, thread)."""

@@ -101,6 +101,8 @@ class Ring:
     def forget(self) -> None: ...
 
 class Poller:
+    @property
+    def spinning(self) -> bool: ...
     count: int
     total: int
     budget_ns: int

@@ -394,7 +394,7 @@ class Session(SessionCounters):
     def release(self) -> None:
         """Close the channel, if that has not been done."""
         if not self._released:
-            self._released = True
             self.channel.close()
+            self._released = True
             for fd in self._fds[1:]:
                 os.close(fd)

@@ -151,6 +151,9 @@ class Hub(HubCounters, Errands):
             self._descriptor = self._new_descriptor(watcher.fileno())
         return self._watcher
 
+    def in_use(self) -> bool:
+        return self._driver is not None or (self.poller is not None and self.poller.spinning)
+
     def _close_if_unused(self) -> None:
         """Give the descriptors back once nothing is watched: the loop may end without a word."""
         if self._endpoints or self._watcher is None or self._driver is not None:

@@ -86,7 +86,7 @@ struct Poller {
     struct l5_channel **channels; /* [ count: scanned, spun for | resting: armed, their bell stirs them | ] */
     Ring **rings;                 /*   the same order                                    total, room   */
     uint32_t count, total, room, cursor;
-    int spinning;          /* the GIL may be released: no one else may come in */
+    char spinning;         /* the GIL may be released: no one else may come in */
     uint32_t streak;
     uint32_t breaths;      /* how often the loop ran */
     uint64_t spun_ns;      /* since the loop last ran */

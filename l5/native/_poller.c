@@ -290,6 +290,7 @@ static PyGetSetDef poller_getset[] = {
 static PyMemberDef poller_members[] = {
     {"count", T_UINT, offsetof(Poller, count), READONLY, "rings that are scanned"},
     {"total", T_UINT, offsetof(Poller, total), READONLY, "rings, with those that rest"},
+    {"spinning", T_BOOL, offsetof(Poller, spinning), READONLY, "a thread spins; no other may come in"},
     {"budget_ns", T_ULONGLONG, offsetof(Poller, budget_ns), 0, "spin budget"},
     {"yield_only", T_INT, offsetof(Poller, yield_only), 0, "never spin, only yield"},
     {"shared", T_INT, offsetof(Poller, shared), 0, "any thread may use it that holds the connection's lock"},
