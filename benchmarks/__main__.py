@@ -36,9 +36,19 @@ CASES = {
 }
 
 
+COMMANDS = {
+    "fig6": ("benchmarks.fig6", "bandwidth by chunk and ring, as a heat map"),
+    "report": ("benchmarks.report", "tables and plots of the peers from kept results"),
+}
+"""With options of their own."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in COMMANDS:
+        return importlib.import_module(COMMANDS[given[0]][0]).main(given[1:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("case", choices=[*CASES, "all", "list"])
+    parser.add_argument("case", choices=[*CASES, *COMMANDS, "all", "list"])
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the lines there as well")
     parser.add_argument("--quick", action="store_true", help="small and short: shows that it runs")
     parser.add_argument("--rounds", type=positive, help="how often each side has its turn")
@@ -51,9 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--clients", type=positive, action="append", metavar="N", help="this many; repeatable"
     )
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_args(given)
     if chosen.case == "list":
-        for name, (_, text) in CASES.items():
+        for name, (_, text) in (CASES | COMMANDS).items():
             print(f"{name:20}{text}")
         return 0
     names = list(CASES) if chosen.case == "all" else [chosen.case]

@@ -67,6 +67,11 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     }
 
 
+def ratio(ours: float, theirs: float) -> float:
+    """Divide, where either may be nothing at all: an idle side need not use any processor time."""
+    return 1.0 if ours == theirs else ours / max(theirs, 1e-9)
+
+
 def rounded(value: float) -> float:
     """Round to what a measurement is good for: four digits, or a whole number above that."""
     return float(f"{value:.4g}") if abs(value) < 1000 else float(round(value))
@@ -89,7 +94,7 @@ def row(
         "ours": spread([ours for ours, _ in pairs]),
         "peer": peer,
         "peer_value": spread([theirs for _, theirs in pairs]),
-        "ratio": spread([ours / theirs for ours, theirs in pairs]),
+        "ratio": spread([ratio(ours, theirs) for ours, theirs in pairs]),
         "n": len(pairs),
         "disturbed": disturbed,
     }

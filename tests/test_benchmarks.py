@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import _report, messaging
+from benchmarks import _report, fig6, messaging, report
 from benchmarks._harness import (
     KEYS,
     Metric,
@@ -56,6 +56,11 @@ def test_spread() -> None:
 )
 def test_rounded(value: float, expected: float) -> None:
     assert rounded(value) == expected
+
+
+def test_nothing_over_nothing_is_no_ratio() -> None:
+    assert row("c", None, RATE, "p", [(0.0, 0.0)])["ratio"]["max"] == 1.0
+    assert row("c", None, RATE, "p", [(2.0, 0.0)])["ratio"]["max"] == 2e9
 
 
 def test_ratios_are_taken_pair_by_pair() -> None:
@@ -196,7 +201,10 @@ def test_without_proc_nothing_is_known(tmp_path: Path) -> None:
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(command.CASES)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        *command.CASES,
+        *command.COMMANDS,
+    ]
 
 
 def test_rows_go_to_both_places(
@@ -267,6 +275,87 @@ def test_markdown() -> None:
     assert table.splitlines()[2:] == [
         "| c |  | round trips (1/s) | p | 3 / 3.5 / 4 | 1 / 1.5 / 2 | 2 / 2.5 / 3 |"
     ]
+
+
+# -- figure 6
+
+
+def cell(take: str, ring: int, chunk: int, rate: float) -> dict[str, object]:
+    sizes = {"ring_bytes": ring << 10, "chunk_bytes": chunk << 10}
+    return {"take": take, **sizes, "bytes_per_s": rate * 1e9, "n": 1}
+
+
+CELLS = [
+    cell(take, ring, chunk, rate)
+    for take in fig6.TAKES
+    for ring, chunk, rate in ((64, 4, 1.0), (64, 8, 3.0), (1024, 4, 2.0), (1024, 8, 0.5))
+]
+
+
+def test_the_best_chunk_of_each_ring() -> None:
+    lines = fig6.advice(CELLS).splitlines()[2:]
+    assert lines == [
+        "| 64 KiB | 8 KiB, 3.0 GB/s | 8 KiB, 3.0 GB/s |",
+        "| 1 MiB | 4 KiB, 2.0 GB/s | 4 KiB, 2.0 GB/s |",
+    ]
+
+
+def test_runs_of_figure_6_are_merged_by_their_medians() -> None:
+    texts = [json.dumps(cell("bytes", 64, 4, rate)) for rate in (1.0, 7.0, 2.0)]
+    [made] = fig6.merged(texts)
+    assert (made["bytes_per_s"], made["n"]) == (2e9, 3)
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory needs memfd_create")
+def test_figure_6_runs(tmp_path: Path) -> None:
+    out, drawn = tmp_path / "new" / "cells.jsonl", tmp_path / "map.png"
+    done = benchmarks("fig6", "--quick", "--json", str(out), "--png", str(drawn))
+    cells = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(cells) == 8 and all(cell["bytes_per_s"] > 0 for cell in cells)
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    assert "| 1 MiB |" in done.stderr
+
+
+def benchmarks(*words: str) -> "subprocess.CompletedProcess[str]":
+    """In a process of its own: matplotlib keeps its fonts open."""
+    command = [sys.executable, "-m", "benchmarks", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+# -- the report
+
+
+def kept() -> list[Row]:
+    metrics = [Metric(name, name, "") for name in report.COLUMNS]
+    made = [row("peers/request", None, m, "slow", [(9.0, 1.0), (7.0, 3.0)]) for m in metrics]
+    made += [row("peers/request", None, m, "fast", [(8.0, 90.0)]) for m in metrics]
+    made += [row("peers/2-clients", None, RATE, "slow", [(5.0, 4.0)])]
+    return made + [row("peers/16-clients", None, RATE, "slow", [(6.0, 2.0)])]
+
+
+def test_tables_come_from_the_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "kept.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in kept()))
+    assert command.main(["report", "--short", "--json", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "| fast | 90 / 90 / 90 | 90 / 90 / 90 | 90 / 90 / 90 |",
+        "| l5 shm, asyncio | 8 / 8 / 8 | 8 / 8 / 8 | 8 / 8 / 8 |",
+        "| slow | 1 / 2 / 3 | 1 / 2 / 3 | 1 / 2 / 3 |",
+    ]
+    assert report.crowds(kept()) == {
+        "l5 shm, asyncio": {2: 5.0, 16: 6.0},
+        "slow": {2: 4.0, 16: 2.0},
+    }
+
+
+def test_plots_come_from_the_lines(tmp_path: Path) -> None:
+    file = tmp_path / "kept.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in kept()))
+    benchmarks("report", "--json", str(file), "--png", str(tmp_path))
+    for name in ("messaging.png", "messaging-clients.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 # -- the sides

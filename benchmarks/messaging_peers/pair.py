@@ -191,11 +191,15 @@ class Pair:
             sample |= percentiles(results) if what == "times" else rates(results)
         return sample
 
-    def _ask_all(self, what: str) -> list[dict[str, Any]]:
+    def ask(self, what: str, **how: Any) -> Sample:
+        """Let all clients do this once, and sum up what they count."""
+        return rates(self._ask_all(what, **how))
+
+    def _ask_all(self, what: str, **how: Any) -> list[dict[str, Any]]:
         warm_up = min(WARM_UP_SECONDS, self._seconds)
         at = time.monotonic() + warm_up + MARGIN_SECONDS
         for client in self._clients:
-            client.tell(do=what, warm_up=warm_up, at=at, seconds=self._seconds)
+            client.tell(do=what, warm_up=warm_up, at=at, seconds=self._seconds, **how)
         return [client.answer() for client in self._clients]
 
     def _idle(self) -> dict[str, float]:
