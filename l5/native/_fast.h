@@ -35,7 +35,10 @@ enum {
     TURN_MAX_NS = 500000,    /* handling requests before the event loop must run */
     SLOW_HANDLER_NS = 10000, /* from here on the clock is read for every request */
     CLOCK_EVERY_MAX = 16,    /* else for one in so many: reading it costs as much as a cache line */
-    SPUN_MAX_NS = 100000,    /* spinning before the event loop must run */
+    SPUN_MAX_NS = 100000,    /* spinning and yielding before the event loop must run */
+    YIELD_LONG_NS = 500000,  /* a yield that takes longer has let a stranger run, */
+    YIELD_PAUSE_NS = 50000000, /* and the next one has to wait */
+    MIXED_SPIN_NS = 20000,   /* a spin while some peers are on our own CPU */
     FRAME_COST = 64,         /* what a data message costs of its window beside its payload */
     RINGS_MAX = 65536,
     FILL_STEPS_MAX = 1024,   /* messages that `fill` counts */
@@ -92,6 +95,7 @@ struct Poller {
     uint64_t spun_ns;      /* since the loop last ran */
     uint64_t spun_total_ns, spins;     /* what waiting cost; counted where nothing was there yet */
     uint64_t yielded_total_ns, yields;
+    uint64_t yield_after_ns; /* no yielding before */
     uint64_t turn_ns;      /* when the clock was first read in this turn of the loop; 0: not yet */
     uint64_t clock_ns;     /* when it was last read */
     uint32_t clock_every, clock_in;
@@ -143,7 +147,7 @@ PyObject *l5_ring_reserve(Ring *self, PyObject *size);
 PyObject *l5_ring_lease(Ring *self, PyObject *ignored);
 
 /* _poller.c */
-int l5_poller_spin(Poller *self, uint64_t budget);
+int l5_poller_wait(Poller *self, uint64_t budget);
 
 /* _members.c */
 int l5_poller_ok(Poller *self);

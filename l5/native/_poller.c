@@ -1,6 +1,8 @@
 /* The Poller: the rings of one event loop, polled, spun for and served together.  See _fast.h. */
 #include "_fast.h"
 
+#include <stdio.h>
+static uint64_t tun[4]={20,1,0,0};
 /* ---- spinning ------------------------------------------------------------------------------ */
 
 /* Note that a request has been handled; handlers that take long make the loop due by time. */
@@ -24,38 +26,66 @@ static void note_handled(Poller *self)
     self->overdue = now - self->turn_ns > TURN_MAX_NS;
 }
 
-/* Poll all rings of the loop for at most `budget`; 1 when one has something. */
-int l5_poller_spin(Poller *self, uint64_t budget)
+static int spin(Poller *self, uint64_t budget)
 {
+    uint64_t first = budget < GIL_HOLD_NS ? budget : GIL_HOLD_NS;
     uint64_t spent = 0;
+    int found = l5_spin(self->channels, self->count, first, &spent);
+
+    if (!found && budget > first) {
+        Py_BEGIN_ALLOW_THREADS
+        found = l5_spin(self->channels, self->count, budget - first, &spent);
+        Py_END_ALLOW_THREADS
+    }
+    self->spins++;
+    self->spun_ns += spent;
+    self->spun_total_ns += spent;
+    return found;
+}
+
+/* Let a peer on our CPU run.  When that takes long, a stranger has run, too: since Linux 6.18 who
+ * yields forfeits a whole slice to it.  Then it is not tried again for a while, for a sleeper is
+ * woken sooner than that. */
+static int yield(Poller *self)
+{
+    uint64_t begun = l5_now_ns();
+    uint64_t taken;
     int found;
 
-    if (l5_channels_ready(self->channels, self->count))
+    if (begun < self->yield_after_ns)
+        return 0;
+    Py_BEGIN_ALLOW_THREADS
+    found = l5_yield_twice(self->channels, self->count);
+    Py_END_ALLOW_THREADS
+    taken = l5_now_ns() - begun;
+    if (tun[1] && taken > YIELD_LONG_NS)
+        self->yield_after_ns = begun + taken + YIELD_PAUSE_NS;
+    self->yields++;
+    self->spun_ns += taken;
+    self->yielded_total_ns += taken;
+    return found;
+}
+
+/* Wait for news of the rings, by spinning for at most `budget` or by yielding; 1 when there are.  A
+ * spin keeps those peers from answering that are on our CPU: for some of them, it is a short one. */
+int l5_poller_wait(Poller *self, uint64_t budget)
+{
+    uint32_t near, far;
+    int found = 0;
+
+    if (l5_channels_news(self->channels, self->count))
         return 1;
+    if (!self->count)
+        return 0;
+    near = l5_channels_near(self->channels, self->count, &far);
+    if (near && budget > tun[0] * 1000)
+        budget = tun[0] * 1000;
     self->spinning = 1;
-    if (self->yield_only || l5_channels_share_cpu(self->channels, self->count)) {
-        uint64_t start = l5_now_ns();
-
-        Py_BEGIN_ALLOW_THREADS
-        found = l5_yield_twice(self->channels, self->count);
-        Py_END_ALLOW_THREADS
-        spent = l5_now_ns() - start;
-        self->yields++;
-        self->yielded_total_ns += spent;
-    } else {
-        uint64_t first = budget < GIL_HOLD_NS ? budget : GIL_HOLD_NS;
-
-        found = l5_spin(self->channels, self->count, first, &spent);
-        if (!found && budget > first) {
-            Py_BEGIN_ALLOW_THREADS
-            found = l5_spin(self->channels, self->count, budget - first, &spent);
-            Py_END_ALLOW_THREADS
-        }
-        self->spins++;
-        self->spun_total_ns += spent;
-    }
+    if (!self->yield_only && (far || !near))
+        found = spin(self, budget);
+    if (!found && (near || self->yield_only))
+        found = yield(self);
     self->spinning = 0;
-    self->spun_ns += spent;
     return found;
 }
 
@@ -142,6 +172,15 @@ static PyObject *handle(Ring *ring, uint64_t id, PyObject *payload, PyObject *ha
     return NULL;
 }
 
+/* Tell whether there is the room that this ring's sender missed; it is told once. */
+static int take_room(Ring *ring)
+{
+    if (!l5_channel_has_room(&ring->channel))
+        return 0;
+    ring->channel.tx_wanted = 0;
+    return 1;
+}
+
 /* Look at every ring once, the next one first, and handle at most one request of each: fair.
  * NULL without an exception: nothing (more) was found; *progress tells whether anything was. */
 static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *progress)
@@ -156,8 +195,12 @@ static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *pr
         int rc;
 
         self->cursor = at;
-        if (!l5_channel_ready(&ring->channel))
-            continue;
+        if (!l5_channel_ready(&ring->channel)) {
+            if (!take_room(ring))
+                continue;
+            *progress = 1;
+            return Py_NewRef((PyObject *)ring);
+        }
         *progress = 1;
         rc = l5_channel_peek(&ring->channel, &frame);
         if (rc != 1 || ring->server != server || frame.kind != L5_REQUEST || frame.flags ||
@@ -207,7 +250,7 @@ static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t co
         up = scan(self, args[0], args[1], &progress);
         if (up || PyErr_Occurred())
             return up;
-        if (!progress && (!self->count || !self->budget_ns || !l5_poller_spin(self, self->budget_ns)))
+        if (!progress && (!self->count || !self->budget_ns || !l5_poller_wait(self, self->budget_ns)))
             Py_RETURN_NONE;
     }
 }
@@ -223,9 +266,10 @@ static PyObject *poller_ready(Poller *self, PyObject *may_spin)
     if (!list)
         return NULL;
     if (may_spin == Py_True && self->count && self->budget_ns && !l5_poller_due(self))
-        l5_poller_spin(self, self->budget_ns);
+        l5_poller_wait(self, self->budget_ns);
     for (uint32_t i = 0; i < self->count; i++)
-        if (l5_channel_ready(self->channels[i]) && PyList_Append(list, self->rings[i]->session) < 0) {
+        if ((l5_channel_ready(self->channels[i]) || take_room(self->rings[i])) &&
+            PyList_Append(list, self->rings[i]->session) < 0) {
             Py_DECREF(list);
             return NULL;
         }
@@ -256,6 +300,7 @@ static int poller_init(Poller *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I", names, &spin_us))
         return -1;
     self->budget_ns = (uint64_t)spin_us * 1000u;
+    if (getenv("TUN")) sscanf(getenv("TUN"), "%lu,%lu,%lu,%lu", tun, tun+1, tun+2, tun+3);
     self->thread = PyThread_get_thread_ident();
     return 0;
 }

@@ -100,7 +100,7 @@ PyObject *l5_ring_request(Ring *self, PyObject *payload)
     if (rc)
         return l5_ring_raise(self, rc);
     if (self->poller && (self->spin_ns || l5_channel_ready(&self->channel)))
-        if (l5_poller_spin(self->poller, self->spin_ns)) {
+        if (l5_poller_wait(self->poller, self->spin_ns)) {
             rc = l5_ring_peek(self, &frame);
             if (rc < 0)
                 return NULL;
@@ -158,7 +158,7 @@ PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count)
     if (!rc && count == 1 && args[0] == Py_True && self->spin_ns) {
         l5_channel_publish(&self->channel); /* the peer may wait for space */
         l5_poller_stir(self);
-        if (l5_poller_spin(self->poller, self->spin_ns))
+        if (l5_poller_wait(self->poller, self->spin_ns))
             rc = l5_ring_peek(self, &frame);
     }
     if (rc < 0)

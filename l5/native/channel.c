@@ -86,6 +86,9 @@ static int make_room(struct l5_channel *channel, uint64_t padded)
  * always room to say goodbye, and a leased message never stands where the next one is awaited. */
 static int begin(struct l5_channel *channel, uint32_t payload_bytes, uint64_t spare)
 {
+    uint64_t padded = l5_padded(payload_bytes) + spare;
+    int rc;
+
     if (channel->tx_reserved) {
         channel->tx_wanted = 0; /* its end, not room in the ring, is what the caller waits for */
         return -EBUSY;
@@ -94,7 +97,10 @@ static int begin(struct l5_channel *channel, uint32_t payload_bytes, uint64_t sp
         return -EMSGSIZE;
     if (channel->gone)
         return -EPIPE;
-    return make_room(channel, l5_padded(payload_bytes) + spare);
+    rc = make_room(channel, padded);
+    if (!rc && padded >= channel->tx_wanted)
+        channel->tx_wanted = 0; /* found: neither that nor anything smaller is missed any more */
+    return rc;
 }
 
 static void finish(struct l5_channel *channel, int kind, int flags, uint64_t id, uint32_t payload_bytes)

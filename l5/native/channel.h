@@ -103,7 +103,7 @@ struct l5_channel {
     uint8_t *tx_base;
     uint64_t tx_write;       /* ours alone */
     uint64_t tx_read_cached; /* last checked copy of the receiver's position */
-    uint64_t tx_wanted;      /* padded bytes that did not fit last time */
+    uint64_t tx_wanted;      /* padded bytes that did not fit last time; 0: nothing is missed */
     l5_word *tx_read;        /* the peer writes it */
     l5_word *peer_armed;
     uint32_t tx_limit;       /* payload bytes of one frame */
@@ -159,9 +159,10 @@ int l5_channel_arm(struct l5_channel *channel, int bits);
 int l5_channel_armed(const struct l5_channel *channel);
 void l5_channel_disarm(struct l5_channel *channel);
 
-/* wait.c: poll `count` channels for at most `budget_ns`; 1 when one has a message, else 0. */
-int l5_channels_ready(struct l5_channel *const *channels, uint32_t count);
-int l5_channels_share_cpu(struct l5_channel *const *channels, uint32_t count);
+/* wait.c: wait for news of `count` channels; 1 when one has some (a message, or the room that was
+ * missed), else 0.  near: how many of those that are in use have their peers on our CPU. */
+int l5_channels_news(struct l5_channel *const *channels, uint32_t count);
+uint32_t l5_channels_near(struct l5_channel *const *channels, uint32_t count, uint32_t *far);
 int l5_spin(struct l5_channel *const *channels, uint32_t count, uint64_t budget_ns, uint64_t *spent_ns);
 int l5_yield_twice(struct l5_channel *const *channels, uint32_t count);
 uint64_t l5_now_ns(void);
@@ -182,6 +183,14 @@ static inline l5_word *l5_size_word(uint8_t *base, uint64_t position, uint64_t r
 static inline int l5_channel_ready(struct l5_channel *channel)
 {
     return l5_load_relaxed(l5_size_word(channel->rx_base, channel->rx_read, channel->ring_bytes)) != 0;
+}
+
+/* Tell whether what did not fit last time would fit now.  A hint like the one above: all that
+ * follows from it is another try, in which make_room judges the position. */
+static inline int l5_channel_has_room(struct l5_channel *channel)
+{
+    return channel->tx_wanted &&
+           channel->ring_bytes - (channel->tx_write - l5_load_relaxed(channel->tx_read)) >= channel->tx_wanted;
 }
 
 #endif

@@ -33,30 +33,37 @@ int l5_cpu(void)
 #endif
 }
 
-int l5_channels_ready(struct l5_channel *const *channels, uint32_t count)
+int l5_channels_news(struct l5_channel *const *channels, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (l5_channel_ready(channels[i]))
+        if (l5_channel_ready(channels[i]) || l5_channel_has_room(channels[i]))
             return 1;
     return 0;
 }
 
-int l5_channels_share_cpu(struct l5_channel *const *channels, uint32_t count)
+/* A channel that is still armed from our last sleep is not in use: where its peer was when it last
+ * wrote says nothing. */
+uint32_t l5_channels_near(struct l5_channel *const *channels, uint32_t count, uint32_t *far)
 {
     int cpu = l5_cpu();
+    uint32_t near = 0;
 
-    if (cpu < 0)
-        return 0;
-    for (uint32_t i = 0; i < count; i++)
+    *far = 0;
+    for (uint32_t i = 0; cpu >= 0 && i < count; i++) {
+        if (l5_channel_armed(channels[i]))
+            continue;
         if (channels[i]->peer_cpu == cpu)
-            return 1;
-    return 0;
+            near++;
+        else
+            ++*far;
+    }
+    return near;
 }
 
 static int poll_times(struct l5_channel *const *channels, uint32_t count, int times)
 {
     for (int i = 0; i < times; i++) {
-        if (l5_channels_ready(channels, count))
+        if (l5_channels_news(channels, count))
             return 1;
         l5_relax();
     }
@@ -83,7 +90,7 @@ int l5_yield_twice(struct l5_channel *const *channels, uint32_t count)
 {
     for (int i = 0; i < 2; i++) {
         sched_yield();
-        if (l5_channels_ready(channels, count))
+        if (l5_channels_news(channels, count))
             return 1;
     }
     return 0;
