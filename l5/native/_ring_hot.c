@@ -1,6 +1,8 @@
 /* The hot calls of a Ring: one call into C for a whole request.  See _fast.h. */
 #include "_fast.h"
 
+#include <sys/socket.h>
+
 /* ---- frames -------------------------------------------------------------------------------- */
 
 int l5_ring_peek(Ring *self, struct l5_frame *frame)
@@ -173,4 +175,36 @@ PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count)
             self->last = Py_NewRef(bytes);
     }
     return with_due(self, bytes);
+}
+
+/* 1: the bell had rung, is silent again, and the ring is disarmed; 0: it had not; -1: the socket has
+ * ended, which its next reader finds again. */
+int l5_ring_take_bell(Ring *self)
+{
+    char bytes[256];
+    ssize_t size = recv(self->channel.bell, bytes, sizeof(bytes), MSG_DONTWAIT);
+
+    if (size < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (size <= 0)
+        return -1;
+    l5_channel_disarm(&self->channel);
+    l5_poller_stir(self);
+    return 1;
+}
+
+PyObject *l5_ring_collect(Ring *self, PyObject *id)
+{
+    struct l5_frame frame;
+    unsigned long long wanted = PyLong_AsUnsignedLongLong(id);
+    int rc;
+
+    if (PyErr_Occurred() || !l5_ring_ready(self))
+        return NULL;
+    if (!self->poller || self->shared == LOCKED_INSIDE || self->partials || l5_ring_take_bell(self) != 1)
+        Py_RETURN_NONE;
+    rc = l5_channel_peek(&self->channel, &frame); /* a fault is found again by whoever receives next */
+    if (rc != 1 || frame.kind != L5_RESPONSE || frame.id != wanted || frame.flags)
+        Py_RETURN_NONE;
+    return l5_ring_take(self, &frame);
 }

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from .._fast import Ring
     from ..abc import Buffer
 
-_DRAIN_BYTES = 4096
-
 
 class RingChannel(Channel):
     """See `l5/native/channel.h` for the memory and its orderings."""
@@ -47,15 +45,8 @@ class RingChannel(Channel):
 
     def on_event(self) -> None:
         """Drain the doorbell: what was rung for stands in the ring."""
-        try:
-            rung = self._socket.recv(_DRAIN_BYTES, socket.MSG_DONTWAIT)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            raise anyio.EndOfStream from None
-        if not rung:
+        if self.ring.hush() is False:
             raise anyio.EndOfStream
-        self.ring.disarm()
 
     def close(self) -> None:
         self.ring.close()
