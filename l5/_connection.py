@@ -19,7 +19,7 @@ from ._in_place import Lease, Reservation
 from ._session import Session
 from ._statistics import ConnectionStatistics, statistics_of
 from ._streams import ConnectionByteStream, ReplyStream
-from ._wait import Waiter
+from ._wait import AnswerWaiter, Waiter
 
 if TYPE_CHECKING:
     from ._requests import Request
@@ -123,9 +123,9 @@ class Connection(anyio.abc.ObjectStream[bytes]):
             return cast("tuple[bytes]", started)[0]
         if started is None:
             return await self._request_anew(_transmit.as_bytes_view(payload), 0)
-        waiter = Waiter()
+        waiter = AnswerWaiter(session, started) if session.ring and not session.tap else Waiter()
         request = session.requests.open(started, waiter, sent=True)
-        return await self._await_answer(request)
+        return await self._await_answer(request, spun=session.ring is not None)
 
     async def _request_until(self, payload: Buffer, deadline: float) -> bytes:
         self._session.check_open()
@@ -165,13 +165,13 @@ class Connection(anyio.abc.ObjectStream[bytes]):
         await self._send_request(request, flags, data)
         return await self._await_answer(request)
 
-    async def _await_answer(self, request: Request) -> bytes:
+    async def _await_answer(self, request: Request, *, spun: bool = False) -> bytes:
         session = self._session
         try:
             if not request.done:
                 if session.state != "OPEN":
                     session.check_open()
-                await session.hub.park(request.waiter)
+                await session.hub.park(request.waiter, spun=spun)
         finally:
             if session.requests.abandon(request):
                 session.post(Kind.CANCEL, 0, request.id)

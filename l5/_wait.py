@@ -19,7 +19,7 @@ import threading
 import weakref
 from contextlib import AbstractContextManager
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -28,14 +28,16 @@ from ._cpu import may_spin
 from ._errands import Errands
 from ._loop import Descriptor, checkpoint, current_loop_token
 from ._statistics import HubCounters
+from ._waiter import AnswerWaiter, Endpoint, Waiter, WaitEvent, is_for, rang_for
 from ._watch import READABLE, WRITABLE, Watcher, make_watcher
 
 if TYPE_CHECKING:
     from ._fast import Poller
 
-__all__ = ["Hub", "Waiter", "current_hub"]
+__all__ = ["AnswerWaiter", "Hub", "WaitEvent", "Waiter", "current_hub"]
 
 STREAK_MAX = 64  # messages before the event loop must run
+SHORTCUTS_MAX = 16  # wake-ups in a row at which only the driver's own ring is looked at
 TURN_MIN = 4
 """Frames of one connection that are taken at once, however many connections have some."""
 
@@ -58,69 +60,7 @@ def _make_bell() -> tuple[int, int]:
     return reading, writing
 
 
-class Endpoint(Protocol):
-    """What a hub polls, arms and wakes: a session or a listener."""
-
-    def fds(self) -> tuple[int, ...]:
-        """Return the descriptors to watch; the first one is the channel's own."""
-        ...
-
-    def wants_write(self) -> bool:
-        """Tell whether accepted bytes wait for the first descriptor to become writable."""
-        ...
-
-    def on_ready(self) -> None:
-        """Handle what can be received, wake who waits for it."""
-        ...
-
-    def on_event(self, fd: int, readable: bool, writable: bool) -> None:
-        """Take notice of readiness of a descriptor."""
-        ...
-
-    def arm(self) -> bool:
-        """Agree to sleep; False if there is something to do already."""
-        ...
-
-    def drop_in_child(self) -> None:
-        """(In a forked child) close the own copies of descriptors without a word to the peer."""
-        ...
-
-
-class WaitEvent(Protocol):
-    """What a parked task sleeps on."""
-
-    def set(self) -> object:
-        """Wake it."""
-        ...
-
-    async def wait(self) -> None:
-        """Wait until it is set."""
-        ...
-
-
-class Waiter:
-    """One task's wish to be woken."""
-
-    __slots__ = ("asleep_in", "event", "ready", "server")
-
-    def __init__(self, server: object = None) -> None:
-        self.ready: bool = False
-        self.event: WaitEvent | None = None
-        self.asleep_in: Hub | None = None
-        """The hub whose descriptor the task sleeps on, while it drives."""
-        self.server: object = server
-        """(The leader of a request server) frames for this server are left in the rings."""
-
-    def wake(self) -> None:
-        """Let the task go on; may be called any number of times."""
-        self.ready = True
-        if self.event is not None:
-            self.event.set()
-        elif self.asleep_in is not None:
-            self.asleep_in.interrupt()
-
-
-class Hub(HubCounters, Errands):
+class Hub(HubCounters):
     """All connections of one event loop; use `current_hub`."""
 
     def __init__(self) -> None:
@@ -133,6 +73,7 @@ class Hub(HubCounters, Errands):
         self._unarmed: set[Endpoint] = set()
         self._parked: dict[Waiter, None] = {}
         self._driver: Waiter | None = None
+        self._shortcuts: int = 0
         self.streak: int = 0
         self.turn_frames: int = STREAK_MAX
         """Frames that an endpoint may take at once: it shares them with others that have some."""
@@ -245,16 +186,17 @@ class Hub(HubCounters, Errands):
 
     async def _drive(self, waiter: Waiter, spun: bool) -> None:
         while True:
-            progress = self._poll_rings(waiter, not spun)
+            progress = not spun and self._poll_rings(waiter)
             spun = False
             if waiter.ready:
                 return
-            if progress or not self._arm_all():
+            if progress or not self._arm_all(waiter):
                 await self.breathe()  # whoever was woken runs now; cancellation is looked for
                 if waiter.ready:
                     return
                 continue
-            self._open()
+            if self._watcher is None:
+                self._open()
             waiter.asleep_in = self
             began_ns = monotonic_ns()
             try:
@@ -263,9 +205,24 @@ class Hub(HubCounters, Errands):
                 waiter.asleep_in = None
                 self.slept_since(began_ns)
             self._breathed()
-            self.poll_events()
+            if not self._collected(waiter):
+                self.poll_events(waiter)
             if waiter.ready:
                 return
+
+    def _collected(self, waiter: Waiter) -> bool:
+        """Let the driver take what it waited for, without a look at all else that may have come.
+
+        Not every time, for the others' sake.
+        """
+        self._shortcuts += 1
+        if self._shortcuts > SHORTCUTS_MAX:
+            self._shortcuts = 0
+            return False
+        endpoint: Any = waiter.collect()
+        if endpoint is not None:
+            self._unarmed.add(endpoint)  # its bell has been taken
+        return waiter.ready
 
     async def _sleep(self) -> None:
         """Wait until some descriptor has news."""
@@ -288,11 +245,11 @@ class Hub(HubCounters, Errands):
         """Give up what is in the block after so many seconds."""
         return anyio.move_on_after(seconds)
 
-    def _poll_rings(self, waiter: Waiter, spin: bool) -> bool:
+    def _poll_rings(self, waiter: Waiter) -> bool:
         """Poll all rings, spinning first; leave to the driver the frames that it takes itself."""
         if self.poller is None or not self.poller.count:
             return False
-        ready = self.poller.ready(spin)
+        ready = self.poller.ready(True)
         self.turn_frames = max(TURN_MIN, STREAK_MAX // max(1, len(ready)))
         own = waiter.server
         for session in ready:
@@ -302,7 +259,7 @@ class Hub(HubCounters, Errands):
                 session.on_ready()
         return bool(ready)
 
-    def _arm_all(self) -> bool:
+    def _arm_all(self, waiter: Waiter) -> bool:
         armed = True
         for endpoint in list(self._unarmed):
             if endpoint.arm():
@@ -310,7 +267,10 @@ class Hub(HubCounters, Errands):
                 self._watch_write(endpoint)
             else:
                 armed = False
-                endpoint.on_ready()
+                if waiter.server is not None and is_for(waiter.server, endpoint):
+                    waiter.ready = True
+                else:
+                    endpoint.on_ready()
         return armed
 
     def _watch_write(self, endpoint: Endpoint) -> None:
@@ -321,8 +281,12 @@ class Hub(HubCounters, Errands):
             assert self._watcher is not None
             self._watcher.modify(fd, mask)
 
-    def poll_events(self) -> None:
-        """Look at the descriptors without waiting: deaths, doorbells, sockets."""
+    def poll_events(self, waiter: Waiter | None = None) -> None:
+        """Look at the descriptors without waiting: deaths, doorbells, sockets.
+
+        What the bell of a ring was rung for is left there if it is for the driver, `waiter`.
+        """
+        own = None if waiter is None else waiter.server
         if self._watcher is None:
             return
         # The driver may sleep while another task looks: then the bell is not that task's to answer.
@@ -333,6 +297,9 @@ class Hub(HubCounters, Errands):
             endpoint = self._endpoints.get(fd)
             if endpoint is not None:
                 self._unarmed.add(endpoint)
+                if waiter and own is not None and mask == READABLE and rang_for(own, endpoint, fd):
+                    waiter.ready = True
+                    continue
                 endpoint.on_event(fd, bool(mask & READABLE), bool(mask & WRITABLE))
             elif self._bell is not None and fd == self._bell[0] and not driver_sleeps:
                 os.read(fd, 4096)

@@ -37,7 +37,7 @@ enum {
     CLOCK_EVERY_MAX = 16,    /* else for one in so many: reading it costs as much as a cache line */
     SPUN_MAX_NS = 100000,    /* spinning and yielding before the event loop must run */
     YIELD_LONG_NS = 500000,  /* a yield that takes longer has let a stranger run, */
-    YIELD_PAUSE_NS = 50000000, /* and the next one has to wait */
+    YIELD_PAUSE = 4,         /* and there is none for so many times what it took */
     MIXED_SPIN_NS = 20000,   /* a spin while some peers are on our own CPU */
     FRAME_COST = 64,         /* what a data message costs of its window beside its payload */
     RINGS_MAX = 65536,

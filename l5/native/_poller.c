@@ -1,8 +1,6 @@
 /* The Poller: the rings of one event loop, polled, spun for and served together.  See _fast.h. */
 #include "_fast.h"
 
-#include <stdio.h>
-static uint64_t tun[4]={20,1,0,0};
 /* ---- spinning ------------------------------------------------------------------------------ */
 
 /* Note that a request has been handled; handlers that take long make the loop due by time. */
@@ -58,8 +56,8 @@ static int yield(Poller *self)
     found = l5_yield_twice(self->channels, self->count);
     Py_END_ALLOW_THREADS
     taken = l5_now_ns() - begun;
-    if (tun[1] && taken > YIELD_LONG_NS)
-        self->yield_after_ns = begun + taken + YIELD_PAUSE_NS;
+    if (taken > YIELD_LONG_NS)
+        self->yield_after_ns = begun + taken + YIELD_PAUSE * taken;
     self->yields++;
     self->spun_ns += taken;
     self->yielded_total_ns += taken;
@@ -78,8 +76,8 @@ int l5_poller_wait(Poller *self, uint64_t budget)
     if (!self->count)
         return 0;
     near = l5_channels_near(self->channels, self->count, &far);
-    if (near && budget > tun[0] * 1000)
-        budget = tun[0] * 1000;
+    if (near && budget > MIXED_SPIN_NS)
+        budget = MIXED_SPIN_NS;
     self->spinning = 1;
     if (!self->yield_only && (far || !near))
         found = spin(self, budget);
@@ -300,7 +298,6 @@ static int poller_init(Poller *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I", names, &spin_us))
         return -1;
     self->budget_ns = (uint64_t)spin_us * 1000u;
-    if (getenv("TUN")) sscanf(getenv("TUN"), "%lu,%lu,%lu,%lu", tun, tun+1, tun+2, tun+3);
     self->thread = PyThread_get_thread_ident();
     return 0;
 }

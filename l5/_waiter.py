@@ -1,0 +1,120 @@
+"""Who waits, for whom, and on what: the vocabulary of the wait loop (`l5._wait`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from ._wait import Hub
+
+__all__ = ["AnswerWaiter", "Endpoint", "WaitEvent", "Waiter", "is_for", "rang_for"]
+
+
+class Endpoint(Protocol):
+    """What a hub polls, arms and wakes: a session or a listener."""
+
+    def fds(self) -> tuple[int, ...]:
+        """Return the descriptors to watch; the first one is the channel's own."""
+        ...
+
+    def wants_write(self) -> bool:
+        """Tell whether accepted bytes wait for the first descriptor to become writable."""
+        ...
+
+    def on_ready(self) -> None:
+        """Handle what can be received, wake who waits for it."""
+        ...
+
+    def on_event(self, fd: int, readable: bool, writable: bool) -> None:
+        """Take notice of readiness of a descriptor."""
+        ...
+
+    def arm(self) -> bool:
+        """Agree to sleep; False if there is something to do already."""
+        ...
+
+    def drop_in_child(self) -> None:
+        """(In a forked child) close the own copies of descriptors without a word to the peer."""
+        ...
+
+
+class WaitEvent(Protocol):
+    """What a parked task sleeps on."""
+
+    def set(self) -> object:
+        """Wake it."""
+        ...
+
+    async def wait(self) -> None:
+        """Wait until it is set."""
+        ...
+
+
+class Waiter:
+    """One task's wish to be woken."""
+
+    __slots__ = ("asleep_in", "event", "ready", "server")
+
+    def __init__(self, server: object = None) -> None:
+        self.ready: bool = False
+        self.event: WaitEvent | None = None
+        self.asleep_in: Hub | None = None
+        """The hub whose descriptor the task sleeps on, while it drives."""
+        self.server: object = server
+        """(The leader of a request server) frames for this server are left in the rings."""
+
+    def wake(self) -> None:
+        """Let the task go on; may be called any number of times."""
+        self.ready = True
+        if self.event is not None:
+            self.event.set()
+        elif self.asleep_in is not None:
+            self.asleep_in.interrupt()
+
+    def collect(self) -> object:
+        """(By the driver, woken) take what was waited for; the endpoint that it was taken from."""
+        return None
+
+
+class AnswerWaiter(Waiter):
+    """Waits for the answer to one request on a ring, and takes it there when the bell rings."""
+
+    __slots__ = ("id", "session")
+
+    def __init__(self, session: Any, id: int) -> None:
+        super().__init__()
+        self.session: Any = session
+        self.id: int = id
+
+    def collect(self) -> object:
+        """See `Waiter.collect`; whether the answer was there, `ready` tells."""
+        session = self.session
+        if session.state != "OPEN":
+            return None
+        try:
+            reply = session.ring.collect(self.id)
+        except Exception:
+            return None  # whoever receives next finds the same
+        if reply is not None:
+            session.window.in_flight -= 1
+            session.requests.answer(self.id, reply)
+            if session.patient:
+                session.wake_patient()
+        return session
+
+
+def is_for(server: object, endpoint: Any) -> bool:
+    """Tell whether all that `endpoint` can have are frames that `server`'s leader takes itself."""
+    return (
+        getattr(endpoint, "server", None) is server
+        and endpoint.ring is not None
+        and endpoint.state == "OPEN"
+        and not endpoint.senders
+        and not endpoint._control
+        and endpoint.leaving is None
+    )
+
+
+def rang_for(server: object, endpoint: Any, fd: int) -> bool:
+    """Take the bell of a ring if that is all there is to do (see `is_for`); else False."""
+    return is_for(server, endpoint) and fd == endpoint.fds()[0] and endpoint.ring.hush() is True
