@@ -5,6 +5,10 @@
  * polling only keeps it from answering: then two sched_yield and a sleep are right.  The two
  * yields matter: a runnable pair gets spread over the cores by the scheduler, a blocking pair
  * stays glued to one.  The peer's CPU number comes with every frame header.
+ *
+ * Why not a short sleep on the doorbell instead of the yields: it needs a timer, and setting one
+ * costs a virtual machine 10 to 20 us (measured: 24 K round trips a second on one CPU, where a sleep
+ * without a time limit gave 70 K and two yields 150 K).
  */
 #define _GNU_SOURCE
 #include <sched.h>
