@@ -60,7 +60,7 @@ def _make_bell() -> tuple[int, int]:
     return reading, writing
 
 
-class Hub(HubCounters):
+class Hub(HubCounters, Errands):
     """All connections of one event loop; use `current_hub`."""
 
     def __init__(self) -> None:
