@@ -133,7 +133,7 @@ PyObject *l5_ring_take(Ring *self, const struct l5_frame *frame);
 int l5_ring_send_frame(Ring *self, int kind, int flags, uint64_t id, const Py_buffer *view);
 void l5_ring_data_taken(Ring *self, uint64_t size);
 void l5_ring_data_arrived(Ring *self, uint64_t size);
-int l5_ring_take_bell(Ring *self);
+PyObject *l5_ring_hush(Ring *self, PyObject *ignored);
 PyObject *l5_ring_collect(Ring *self, PyObject *id);
 PyObject *l5_ring_request(Ring *self, PyObject *payload);
 PyObject *l5_ring_send(Ring *self, PyObject *payload);

@@ -96,22 +96,6 @@ static PyObject *ring_arm(Ring *self, PyObject *space)
     return PyBool_FromLong(rc == 0);
 }
 
-/* Take the bytes of the doorbell and disarm: True when it has rung, None when not, False when the
- * socket has ended. */
-static PyObject *ring_hush(Ring *self, PyObject *Py_UNUSED(ignored))
-{
-    if (!l5_ring_ready(self))
-        return NULL;
-    switch (l5_ring_take_bell(self)) {
-    case 1:
-        Py_RETURN_TRUE;
-    case 0:
-        Py_RETURN_NONE;
-    default:
-        Py_RETURN_FALSE;
-    }
-}
-
 static PyObject *ring_disarm(Ring *self, PyObject *Py_UNUSED(ignored))
 {
     if (!l5_ring_ready(self))
@@ -375,7 +359,7 @@ static PyMethodDef ring_methods[] = {
     {"try_receive", (PyCFunction)ring_try_receive, METH_NOARGS, "(kind, flags, id, payload) or None"},
     {"poll", (PyCFunction)ring_poll, METH_NOARGS, "Tell whether a message waits."},
     {"arm", (PyCFunction)ring_arm, METH_O, "arm(space): False when there is something to do already"},
-    {"hush", (PyCFunction)ring_hush, METH_NOARGS, "True: the bell had rung, and is silent again; None: not; False: ended"},
+    {"hush", (PyCFunction)l5_ring_hush, METH_NOARGS, "True: the bell had rung, and is silent again; None: not; False: ended"},
     {"collect", (PyCFunction)l5_ring_collect, METH_O, collect_doc},
     {"disarm", (PyCFunction)ring_disarm, METH_NOARGS, ""},
     {"data_taken", (PyCFunction)ring_data_taken, METH_O, "The application took a message of this size."},

@@ -179,7 +179,7 @@ PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count)
 
 /* 1: the bell had rung, is silent again, and the ring is disarmed; 0: it had not; -1: the socket has
  * ended, which its next reader finds again. */
-int l5_ring_take_bell(Ring *self)
+static int take_bell(Ring *self)
 {
     char bytes[256];
     ssize_t size = recv(self->channel.bell, bytes, sizeof(bytes), MSG_DONTWAIT);
@@ -193,6 +193,22 @@ int l5_ring_take_bell(Ring *self)
     return 1;
 }
 
+/* Take the bytes of the doorbell and disarm: True when it has rung, None when not, False when the
+ * socket has ended. */
+PyObject *l5_ring_hush(Ring *self, PyObject *Py_UNUSED(ignored))
+{
+    if (!l5_ring_ready(self))
+        return NULL;
+    switch (take_bell(self)) {
+    case 1:
+        Py_RETURN_TRUE;
+    case 0:
+        Py_RETURN_NONE;
+    default:
+        Py_RETURN_FALSE;
+    }
+}
+
 PyObject *l5_ring_collect(Ring *self, PyObject *id)
 {
     struct l5_frame frame;
@@ -201,7 +217,7 @@ PyObject *l5_ring_collect(Ring *self, PyObject *id)
 
     if (PyErr_Occurred() || !l5_ring_ready(self))
         return NULL;
-    if (!self->poller || self->shared == LOCKED_INSIDE || self->partials || l5_ring_take_bell(self) != 1)
+    if (!self->poller || self->shared == LOCKED_INSIDE || self->partials || take_bell(self) != 1)
         Py_RETURN_NONE;
     rc = l5_channel_peek(&self->channel, &frame); /* a fault is found again by whoever receives next */
     if (rc != 1 || frame.kind != L5_RESPONSE || frame.id != wanted || frame.flags)
