@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ._errors import RemoteProtocolError
-from ._flow import data_cost
+from ._flow import Refused, data_cost
 from ._frames import COUNTER, DEADLINE, ERROR_TEXT_MAX, Flag, Kind, parse_error
 from ._hello import printable
 
@@ -55,7 +55,12 @@ def on_request(session: Session, flags: int, id: int, payload: bytes) -> None:
     elif flags & _DEADLINE:
         raise RemoteProtocolError(f"the peer sent a deadline in the middle of request {id}")
     first_flags = session.partial_requests.get(id, flags)
-    message = whole(session, key, payload, flags)
+    try:
+        message = whole(session, key, payload, flags, refusable=True)
+    except Refused as error:
+        session.partial_requests.pop(id, None)
+        session.reply_error(id, "Overloaded", str(error))
+        return
     if message is None:
         session.partial_requests[id] = first_flags
         return
@@ -174,12 +179,15 @@ def on_abort(session: Session, flags: int, id: int, payload: bytes) -> None:
         session.window.handling -= 1
 
 
-def whole(session: Session, key: tuple[bool, int], payload: bytes, flags: int) -> bytes | None:
+def whole(
+    session: Session, key: tuple[bool, int], payload: bytes, flags: int, refusable: bool = False
+) -> bytes | None:
     if not flags & _MORE and not len(session.reassembly):
         return payload
-    message = session.reassembly.add(key, payload, bool(flags & _MORE))
-    session.window.partials = len(session.reassembly)
-    return message
+    try:
+        return session.reassembly.add(key, payload, bool(flags & _MORE), refusable)
+    finally:
+        session.window.partials = len(session.reassembly)
 
 
 def check_size(session: Session, size_bytes: int) -> None:

@@ -182,16 +182,24 @@ class Partial:
     size_bytes: int = 0
     allowed_bytes: int = 0
     starved: bool = False
+    refused: bool = False
+    """Nothing of it is kept, and so it may come: its end is answered by an error."""
 
     def append(self, payload: bytes) -> None:
         """Keep a segment; short ones in one buffer, or each would cost an object."""
         self.size_bytes += len(payload)
+        if self.refused:
+            return
         if len(payload) >= SHORT_BYTES:
             self.segments.append(payload)
         elif self.segments and isinstance(self.segments[-1], bytearray):
             self.segments[-1] += payload
         elif payload:
             self.segments.append(bytearray(payload))
+
+
+class Refused(Exception):
+    """A request is here, and nothing of it: there was no memory when it began."""
 
 
 class Reassembly:
@@ -224,16 +232,20 @@ class Reassembly:
     def __len__(self) -> int:
         return len(self._partials)
 
-    def add(self, key: tuple[bool, int], payload: bytes, more: bool) -> bytes | None:
+    def add(
+        self, key: tuple[bool, int], payload: bytes, more: bool, refusable: bool = False
+    ) -> bytes | None:
         """Take a segment; return the whole message with its last one.
 
+        One that is `refusable`, and for which the server has no memory, is taken and thrown away;
+        its last segment raises `Refused`.
         Raises `RemoteProtocolError` for one that was not granted or makes the message too long.
         """
         partial = self._partials.get(key)
         if partial is None:
             if not more:
                 return payload
-            partial = self._open(key)
+            partial = self._open(key, refusable)
         partial.append(payload)
         if partial.size_bytes > self._message_limit:
             raise RemoteProtocolError(
@@ -248,21 +260,28 @@ class Reassembly:
             self._extend(partial)
             return None
         message = b"".join(partial.segments)
+        refused = partial.refused
         self.drop(key)
+        if refused:
+            raise Refused("the server's memory for half-received messages is used up: try again")
         return message
 
-    def _open(self, key: tuple[bool, int]) -> Partial:
+    def _open(self, key: tuple[bool, int], refusable: bool) -> Partial:
         if not key[0] and self._unasked >= self._partials_max:
             raise RemoteProtocolError(
                 f"the peer began more than {self._partials_max} long messages at once"
             )
         partial: Partial = Partial(key, lambda: self._extend(partial))
-        if not self._budget.enter(partial, self._credit_bytes):
+        entered = self._budget.enter(partial, self._credit_bytes)
+        if not entered and not refusable:
             raise RemoteProtocolError(
                 "the server's memory for half-received messages is used up: try again later"
             )
         self._partials[key] = partial
         self._unasked += not key[0]
+        if not entered:
+            partial.refused, partial.allowed_bytes = True, self._message_limit
+            self._grant(key, self._message_limit)
         return partial
 
     def _extend(self, partial: Partial) -> None:

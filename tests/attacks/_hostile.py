@@ -69,6 +69,23 @@ def overrun(control: Control, url: str, what: str) -> None:
     anyio.run(main)
 
 
+def begin(control: Control, url: str, count: int) -> None:
+    """Begin so many long requests, and leave them at that."""
+
+    async def main() -> None:
+        connection = await l5.connect(url)
+        session: Any = connection._session
+        for number in range(1, count + 1):
+            while not session.try_frame(2, 1, number, bytes(session.sends.segment_bytes)):
+                await session.hub.breathe()
+        session.window.next_id = count + 1
+        await connection.request(b"after them")
+        control.say("begun")
+        await anyio.to_thread.run_sync(control.hear)
+
+    anyio.run(main)
+
+
 def talk(control: Control, url: str) -> None:
     """Send to everybody who connects, and say how much was sent when asked."""
     sent = 0

@@ -80,19 +80,36 @@ async def wait_or_echo(request: bytes) -> bytes:
 OVERRUNS = {
     "requests": "more than the agreed 8 requests in flight",
     "message": "a message of more than the agreed 65540 bytes",
-    "memory": "the server's memory for half-received messages is used up",
 }
 
 
 @pytest.mark.parametrize("what", list(OVERRUNS))
 async def test_more_than_was_agreed(url: str, stage: Stage, what: str) -> None:
-    """In-flight requests, the size of a message, and the memory of all half-received ones."""
+    """In-flight requests, and the size of a message."""
     limits: dict[str, Any] = {"max_message": SMALL, "segment": 4096, "reassembly": SMALL}
-    limits["total_reassembly"] = SMALL
-    limits["in_flight_max"] = 256 if what == "memory" else 8
+    limits["in_flight_max"] = 8
     async with serving(url, wait_or_echo, **limits) as server:
         async with stage.actor("_hostile:overrun", server.urls[0], what) as client:
             assert OVERRUNS[what] in await client.says("told")
         while server.statistics().connections > 1:
             await anyio.sleep(0.001)
         assert server.statistics().running == 0
+
+
+async def test_total_reassembly(url: str, stage: Stage) -> None:
+    """Half requests of one client hold it all: those of another are refused, it is not cut off."""
+    limits: dict[str, Any] = {"max_message": SMALL, "segment": 4096, "reassembly": SMALL}
+    count = 2 * SMALL // 4096  # at least: the oldest is granted more
+    async with serving(url, total_reassembly=SMALL, **limits) as server:
+        async with await l5.connect(server.urls[0]) as client:
+            long = bytes(range(250)) * 100
+            async with stage.actor("_hostile:begin", server.urls[0], count) as attacker:
+                await attacker.says("begun")
+                for deadline in (None, 60.0):
+                    with pytest.raises(l5.RequestFailed, match="is used up: try again") as caught:
+                        await client.request(long, deadline=deadline)
+                    assert caught.value.remote_type == "Overloaded"
+                assert await client.request(b"short") == b"short"
+            while server.statistics().connections > 2:
+                await anyio.sleep(0.001)
+            assert await client.request(long) == long

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l5._errors import RemoteProtocolError
-from l5._flow import FRAME_COST, Budget, Credit, Reassembly, Window, data_cost
+from l5._flow import FRAME_COST, Budget, Credit, Reassembly, Refused, Window, data_cost
 
 Key = tuple[bool, int]
 
@@ -195,6 +195,26 @@ def test_a_server_takes_no_more_than_twice_its_budget() -> None:
         links[4].reassembly.add((False, 1), bytes(1), True)
     links[0].reassembly.clear()
     links[4].reassembly.add((False, 1), bytes(1), True)
+
+
+def test_a_request_without_memory_is_thrown_away() -> None:
+    total = Budget(100)
+    full, late = Link(1000, 200, 1000, total), Link(1000, 50, 1000, total)
+    full.reassembly.add((False, 1), bytes(1), True)
+    for _ in range(3):  # nothing of it is kept, so it may come whole, and again
+        for size in (300, 0, 600):
+            assert late.reassembly.add((False, 1), bytes(size), True, refusable=True) is None
+        assert late.budget.used_bytes == 0
+        with pytest.raises(Refused):
+            late.reassembly.add((False, 1), bytes(9), False)
+        assert len(late.reassembly) == 0
+    late.reassembly.add((False, 2), bytes(300), True, refusable=True)
+    with pytest.raises(RemoteProtocolError, match="more than the agreed 1000"):
+        late.reassembly.add((False, 2), bytes(701), True)
+    late.reassembly.clear()
+    full.reassembly.clear()
+    late.reassembly.add((False, 1), bytes(9), True, refusable=True)
+    assert late.reassembly.add((False, 1), bytes(9), False) == bytes(18)
 
 
 def test_granting_may_end_the_connection() -> None:
