@@ -6,6 +6,7 @@
 
 import argparse
 import json
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from benchmarks._report import short, three
 COLUMNS = ("round trips", "p50", "p99", "p99.9", "processor time of a million")
 HEADS = ("round trips (1/s)", "p50 (us)", "p99 (us)", "p99.9 (us)", "CPU s per million")
 OURS = "l5 shm, asyncio"
+
+LEFT_OUT_OF_BRIEF = ("framed", "REQ/REP, ipc, blocking", "Req0", "event", "asyncio streams")
 
 Values = dict[str, dict[str, dict[str, float]]]
 """By the side and the metric: min, median, max."""
@@ -48,28 +51,32 @@ def requests(rows: Sequence[Row]) -> str:
 
 
 def brief(rows: Sequence[Row]) -> str:
-    """Return README's table."""
+    """Return README's table: one side of each system."""
     found = sorted_by(values(rows, "peers/request"), COLUMNS[0])
     chosen = (COLUMNS[0], "p50", "p99")
-    lines = ([side, *(three(of[metric]) for metric in chosen)] for side, of in found.items())
+    lines = (
+        [side, *(three(of[metric]) for metric in chosen)]
+        for side, of in found.items()
+        if not any(part in side for part in LEFT_OUT_OF_BRIEF)
+    )
     return table(("64 bytes, one client", *HEADS[:3]), lines)
 
 
 def beside(rows: Sequence[Row]) -> str:
-    """Return what a hog does to each, and what each uses while nothing happens."""
-    hog, idle = values(rows, "peers/request/beside-hog"), values(rows, "peers/idle")
+    """Return what a hog does to each."""
+    found = sorted_by(values(rows, "peers/request/beside-hog"), "round trips")
+    lines = ([side, three(of["round trips"]), three(of["p99"])] for side, of in found.items())
+    return table(("beside a busy process", "round trips (1/s)", "p99 (us)"), lines)
+
+
+def idle(rows: Sequence[Row]) -> str:
+    """Return what each uses while nothing happens."""
+    found = sorted_by(values(rows, "peers/idle"), "processor time")
     lines = (
-        [
-            side,
-            three(of["round trips"]),
-            three(of["p99"]),
-            short(idle[side]["processor time"]["median"]) if side in idle else "",
-            short(idle[side]["wake-ups"]["median"]) if side in idle else "",
-        ]
-        for side, of in sorted_by(hog, "round trips").items()
+        [side, short(of["processor time"]["median"]), short(of["wake-ups"]["median"])]
+        for side, of in found.items()
     )
-    heads = ("beside a busy process; idle", "round trips (1/s)", "p99 (us)", "idle CPU (%)")
-    return table((*heads, "idle wake-ups (1/s)"), lines)
+    return table(("idle", "processor time (%)", "wake-ups (1/s)"), lines)
 
 
 def one_way(rows: Sequence[Row]) -> str:
@@ -79,13 +86,22 @@ def one_way(rows: Sequence[Row]) -> str:
 
 
 def crowds(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
-    """Return the requests of all clients together, by side and number of clients."""
-    found: dict[str, dict[int, float]] = {}
-    counts = {row["case"] for row in rows if row["case"].endswith("-clients")}
-    for case in sorted(counts, key=clients):
-        for side, of in values(rows, case).items():
-            found.setdefault(side, {})[clients(case)] = of["round trips"]["median"]
-    return found
+    """Return the requests of all clients together, by side and number of clients.
+
+    Ours had its turn beside each peer, so its value is the median of those.
+    """
+    turns: dict[str, dict[int, list[float]]] = {}
+    for row in (row for row in rows if row["case"].endswith("-clients") and is_rate(row)):
+        for side, of in ((OURS, row["ours"]), (row["peer"], row["peer_value"])):
+            turns.setdefault(side, {}).setdefault(clients(row["case"]), []).append(of["median"])
+    return {
+        side: {count: statistics.median(of[count]) for count in sorted(of)}
+        for side, of in turns.items()
+    }
+
+
+def is_rate(row: Row) -> bool:
+    return row["metric"] == COLUMNS[0] and row["case"].startswith("peers/")
 
 
 def clients(case: str) -> int:
@@ -134,6 +150,7 @@ def bounds(spread: dict[str, float]) -> tuple[float, float, float]:
 TABLES = {
     "peers/request": requests,
     "peers/request/beside-hog": beside,
+    "peers/idle": idle,
     "peers/one-way": one_way,
 }
 

@@ -19,7 +19,7 @@ def url(address: str, options: dict[str, Any]) -> str:
 
 def keywords(options: dict[str, Any]) -> dict[str, Any]:
     """Return what is given to both ends; a transport that is not "shm" is to stay a socket."""
-    known = ("ring", "spin_us", "transports")
+    known = ("ring", "segment", "spin_us", "transports")
     return {key: options[key] for key in known if key in options}
 
 
