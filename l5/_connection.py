@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 import anyio.abc
 
-from . import _transmit
+from . import _many, _transmit
 from ._errors import DeadlineExceeded, RemoteProtocolError
 from ._farewell import leave
 from ._flow import data_cost
@@ -173,9 +173,20 @@ class Connection(anyio.abc.ObjectStream[bytes]):
                     session.check_open()
                 await session.hub.park(request.waiter, spun=spun)
         finally:
-            if session.requests.abandon(request):
-                session.post(Kind.CANCEL, 0, request.id)
+            self._lose_interest(request)
         return request.result()
+
+    def _lose_interest(self, request: Request) -> None:
+        if self._session.requests.abandon(request):
+            self._session.post(Kind.CANCEL, 0, request.id)
+
+    async def request_many(self, payloads: Sequence[Buffer], *, window: int = 64) -> list[bytes]:
+        """Send requests of which up to `window` are in flight; return the answers in their order.
+
+        The first failure, in the order of `payloads`, is raised as by `request`, with a note that
+        names the place; the others are abandoned.  `MessageTooLarge` comes before any is sent.
+        """
+        return await _many.request_many(self, payloads, window)
 
     def request_stream(self, payload: Buffer, *, deadline: float | None = None) -> ReplyStream:
         """Send a request and iterate over the pieces of its answer as they come.
@@ -255,10 +266,18 @@ class Connection(anyio.abc.ObjectStream[bytes]):
                     return message[0]
         return await self._receive_on()
 
+    async def receive_many(self, limit: int = 64) -> list[bytes]:
+        """Wait for a message; return it with those that have come behind it, at most `limit`."""
+        return await _many.receive_many(self, limit)
+
     async def _receive_on(self) -> bytes:
         session = self._session
         await _transmit.pace(session)  # before a message is taken: cancelled, none is lost
         await self._wait_message()
+        return self._take_message()
+
+    def _take_message(self) -> bytes:
+        session = self._session
         message = session.inbox.popleft()
         if session.untaken:
             session.untaken -= 1
@@ -373,7 +392,6 @@ class Connection(anyio.abc.ObjectStream[bytes]):
 
 def _not_fast(_: Any) -> None:
     """Stand in for the hot calls where there is no ring."""
-    return None
 
 
 def _not_sent(_: Any) -> bool:

@@ -241,6 +241,16 @@ class Connection:
             except Expired:
                 pass
 
+    def request_many(
+        self, payloads: Sequence[Buffer], *, window: int = 64, timeout: float | None = None
+    ) -> list[bytes]:
+        """Send requests of which up to `window` are in flight; return the answers in their order.
+
+        As `l5.Connection.request_many`; `TimeoutError` abandons those that are not answered.
+        """
+        steps = self._engine.request_many(payloads, window=window)
+        return self._run(steps, expiry(timeout), "request_many")
+
     def receive(self, *, timeout: float | None = None) -> bytes:
         """Return the next message; `TimeoutError` after `timeout` seconds without one.
 

@@ -31,6 +31,7 @@
 
 enum {
     GIL_HOLD_NS = 20000,
+    BATCH_MAX = 256,         /* requests that one call of request_many sends */
     STREAK_MAX = 64,         /* messages before the event loop must run */
     TURN_MAX_NS = 500000,    /* handling requests before the event loop must run */
     SLOW_HANDLER_NS = 10000, /* from here on the clock is read for every request */
@@ -143,6 +144,10 @@ PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count);
 PyObject *l5_ring_watch(Ring *self, PyObject *on);
 PyObject *l5_ring_latencies(Ring *self, PyObject *ignored);
 PyObject *l5_ring_fill(Ring *self, PyObject *ignored);
+
+/* _ring_many.c */
+PyObject *l5_ring_request_many(Ring *self, PyObject *const *args, Py_ssize_t count);
+PyObject *l5_ring_receive_many(Ring *self, PyObject *limit);
 
 /* _slot.c */
 PyObject *l5_ring_reserve(Ring *self, PyObject *size);

@@ -347,6 +347,11 @@ PyDoc_STRVAR(receive_doc,
 "Take the next frame if it is a whole data message, spinning for it if asked; in a tuple when the\n"
 "event loop is due.");
 
+PyDoc_STRVAR(request_many_doc,
+"request_many(payloads, answers, start, window) -> (sent, first_id)\n\n"
+"Send payloads[start:sent] (ids from first_id on) and put the answers that came into the list: where\n"
+"None is left before `sent`, a request is in flight.");
+
 PyDoc_STRVAR(collect_doc,
 "collect(id) -> bytes | None\n\n"
 "(After sleeping) silence the bell and take the answer to this request, if it is the next frame.");
@@ -363,6 +368,8 @@ static PyMethodDef ring_methods[] = {
     {"collect", (PyCFunction)l5_ring_collect, METH_O, collect_doc},
     {"disarm", (PyCFunction)ring_disarm, METH_NOARGS, ""},
     {"data_taken", (PyCFunction)ring_data_taken, METH_O, "The application took a message of this size."},
+    {"request_many", (PyCFunction)(void (*)(void))l5_ring_request_many, METH_FASTCALL, request_many_doc},
+    {"receive_many", (PyCFunction)l5_ring_receive_many, METH_O, "receive_many(limit) -> whole data messages that are there"},
     {"reserve", (PyCFunction)l5_ring_reserve, METH_O, "reserve(size) -> Slot, or None when there is no room"},
     {"lease", (PyCFunction)l5_ring_lease, METH_NOARGS, "Slot over the next data message, or None"},
     {"attach_bell", (PyCFunction)(void (*)(void))ring_attach_bell, METH_FASTCALL,

@@ -1,0 +1,119 @@
+"""Many messages at once: pipelined requests, and messages taken in batches.
+
+One call into C sends up to a window of requests and takes the answers that have come; what does not
+fit into it (a long message, an error, an answer that lets wait) goes the way of a single request.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from . import _transmit
+from ._requests import Request
+from ._wait import Waiter
+
+if TYPE_CHECKING:
+    from ._connection import Connection
+    from ._fast import Ring
+    from .abc import Buffer
+
+__all__ = ["receive_many", "request_many"]
+
+_Pending = deque[tuple[int, Request]]
+
+
+async def request_many(
+    connection: Connection, payloads: Sequence[Buffer], window: int
+) -> list[bytes]:
+    """See `Connection.request_many`."""
+    if window < 1:
+        raise ValueError(f"window is {window}; at least one request has to be in flight")
+    session = connection._session
+    batch = tuple(payloads)
+    for payload in batch:
+        _transmit.check_size(session, _size(payload))
+    answers: list[bytes | None] = [None] * len(batch)
+    pending: _Pending = deque()
+    place = 0
+    try:
+        while place < len(batch) or pending:
+            if place < len(batch) and len(pending) < window:
+                place = await _send_more(connection, batch, answers, place, window, pending)
+            else:
+                await _take_oldest(connection, answers, pending)
+    except BaseException:
+        _abandon(connection, pending)
+        raise
+    return answers  # type: ignore[return-value]  # no place is empty by now
+
+
+def _size(payload: Buffer) -> int:
+    return len(payload) if isinstance(payload, bytes) else _transmit.as_bytes_view(payload).nbytes
+
+
+async def _send_more(
+    connection: Connection,
+    batch: tuple[Buffer, ...],
+    answers: list[bytes | None],
+    place: int,
+    window: int,
+    pending: _Pending,
+) -> int:
+    """Send from `place` on; return how far that went, with what has no answer yet in `pending`."""
+    session = connection._session
+    ring: Ring | None = session.ring
+    if ring is not None and not (pending or session.tap or session.watch):
+        try:
+            sent, first_id = ring.request_many(batch, answers, place, window)
+        except Exception as error:
+            raise connection._explain(error) from None
+        for number in range(place, sent):
+            if answers[number] is None:
+                waiter = Waiter()
+                request = session.requests.open(first_id + number - place, waiter, sent=True)
+                pending.append((number, request))
+        await _transmit.pace(session)
+        if sent > place:
+            return sent
+    view = _transmit.as_bytes_view(batch[place])
+    request = await connection._open_request(len(view), streaming=False)
+    pending.append((place, request))
+    await connection._send_request(request, 0, view)
+    return place + 1
+
+
+async def _take_oldest(
+    connection: Connection, answers: list[bytes | None], pending: _Pending
+) -> None:
+    place, request = pending[0]
+    try:
+        answers[place] = await connection._await_answer(request)
+    except Exception as error:
+        error.add_note(f"request {place} of request_many")
+        raise
+    pending.popleft()
+
+
+def _abandon(connection: Connection, pending: _Pending) -> None:
+    """Lose interest in what is in flight: the peer is told, late answers are dropped."""
+    for _, request in pending:
+        connection._lose_interest(request)
+
+
+async def receive_many(connection: Connection, limit: int) -> list[bytes]:
+    """See `Connection.receive_many`."""
+    if limit < 1:
+        raise ValueError(f"limit is {limit}; ask for one message at least")
+    session = connection._session
+    messages = [await connection.receive()]
+    while session.inbox and len(messages) < limit:
+        messages.append(connection._take_message())
+    ring: Ring | None = session.ring
+    if ring is not None and len(messages) < limit and not (session.inbox or session.tap):
+        try:
+            messages += ring.receive_many(limit - len(messages))
+        except Exception as error:
+            connection._explain(error)  # after what came before: the next call says so
+    return messages

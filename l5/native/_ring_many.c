@@ -1,0 +1,151 @@
+/* Many messages in one call into C.  See _fast.h. */
+#include "_fast.h"
+
+/* Requests that are sent together, by their place in the caller's tuple: [start, sent) are on their way
+ * or answered, `done` of them answered. */
+struct batch {
+    PyObject *payloads, *answers;
+    Py_ssize_t start, sent, done, window;
+    uint64_t first_id; /* of the payload at `start` */
+};
+
+/* Send what the window and the ring take; -1 with an exception. */
+static int send_some(Ring *self, struct batch *batch)
+{
+    while (batch->sent < PyTuple_GET_SIZE(batch->payloads) && batch->sent - batch->start < BATCH_MAX &&
+           batch->sent - batch->start - batch->done < batch->window) {
+        Py_buffer view;
+        int rc;
+
+        if (l5_ring_get_payload(self, PyTuple_GET_ITEM(batch->payloads, batch->sent), &view) < 0)
+            return -1;
+        /* asking for the bytes may have run Python code, which may have sent something itself */
+        rc = self->next_id == batch->first_id + (uint64_t)(batch->sent - batch->start) && self->poller && !self->queued
+                 ? l5_ring_send_frame(self, L5_REQUEST, 0, self->next_id, &view)
+                 : -EAGAIN;
+        self->next_id += !rc;
+        self->requests += !rc;
+        batch->sent += !rc;
+        PyBuffer_Release(&view);
+        if (rc == -EAGAIN || rc == -EMSGSIZE || rc == -EBUSY)
+            return 0;
+        if (rc) {
+            l5_ring_raise(self, rc);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Take the answers that are there; how many, or -1 with an exception.  Any other frame stays. */
+static Py_ssize_t take_some(Ring *self, struct batch *batch)
+{
+    struct l5_frame frame;
+    Py_ssize_t taken = 0;
+    int rc;
+
+    while ((rc = l5_ring_peek(self, &frame)) == 1) {
+        uint64_t place = frame.id - batch->first_id;
+        PyObject *answer;
+
+        if (frame.kind != L5_RESPONSE || frame.flags || self->partials ||
+            place >= (uint64_t)(batch->sent - batch->start) ||
+            PyList_GET_ITEM(batch->answers, batch->start + (Py_ssize_t)place) != Py_None)
+            break;
+        answer = l5_ring_take(self, &frame);
+        if (!answer)
+            return -1;
+        PyList_SetItem(batch->answers, batch->start + (Py_ssize_t)place, answer);
+        taken++;
+        batch->done++;
+    }
+    return rc < 0 ? -1 : taken;
+}
+
+/* Send and take until all is answered, or something else is to do first. */
+static int exchange(Ring *self, struct batch *batch)
+{
+    for (;;) {
+        Py_ssize_t taken;
+
+        if (send_some(self, batch) < 0)
+            return -1;
+        if (batch->sent - batch->start == batch->done || !self->open || !self->poller)
+            return 0;
+        taken = take_some(self, batch);
+        if (taken < 0)
+            return -1;
+        if (!taken && (!self->spin_ns || !l5_poller_wait(self->poller, self->spin_ns) ||
+                       !l5_channel_ready(&self->channel)))
+            return 0;
+        if (!taken) {
+            taken = take_some(self, batch);
+            if (taken <= 0)
+                return (int)taken;
+        }
+    }
+}
+
+PyObject *l5_ring_request_many(Ring *self, PyObject *const *args, Py_ssize_t count)
+{
+    struct batch batch = {0};
+    uint64_t free_places;
+    int rc;
+
+    if (count != 4 || !PyTuple_CheckExact(args[0]) || !PyList_CheckExact(args[1]) ||
+        PyTuple_GET_SIZE(args[0]) != PyList_GET_SIZE(args[1]))
+        return PyErr_Format(PyExc_TypeError, "request_many(payloads, answers, start, window)");
+    batch.payloads = args[0];
+    batch.answers = args[1];
+    batch.start = batch.sent = PyLong_AsSsize_t(args[2]);
+    batch.window = PyLong_AsSsize_t(args[3]);
+    if (PyErr_Occurred() || !l5_ring_ready(self))
+        return NULL;
+    if (batch.start < 0 || batch.window < 1)
+        return PyErr_Format(PyExc_ValueError, "start is a place, and window at least one");
+    batch.first_id = self->next_id;
+    free_places = self->in_flight < self->in_flight_max ? self->in_flight_max - self->in_flight : 0;
+    if ((uint64_t)batch.window > free_places)
+        batch.window = (Py_ssize_t)free_places;
+    if (self->poller && !self->queued && self->shared != LOCKED_INSIDE) {
+        l5_poller_stir(self);
+        rc = exchange(self, &batch);
+        self->in_flight += (uint64_t)(batch.sent - batch.start - batch.done);
+        if (self->poller)
+            self->poller->streak += (uint32_t)batch.done;
+        if (rc < 0)
+            return NULL;
+    }
+    return Py_BuildValue("(nK)", batch.sent, (unsigned long long)batch.first_id);
+}
+
+PyObject *l5_ring_receive_many(Ring *self, PyObject *limit)
+{
+    Py_ssize_t most = PyLong_AsSsize_t(limit);
+    struct l5_frame frame;
+    PyObject *list;
+
+    if (PyErr_Occurred() || !l5_ring_ready(self))
+        return NULL;
+    list = PyList_New(0);
+    while (list && self->poller && self->shared != LOCKED_INSIDE && PyList_GET_SIZE(list) < most) {
+        int rc = l5_ring_peek(self, &frame);
+        PyObject *bytes;
+
+        if (rc < 0 && !PyList_GET_SIZE(list))
+            Py_CLEAR(list);
+        else if (rc < 0)
+            PyErr_Clear(); /* after what came before it: the next call finds it again */
+        if (rc != 1 || frame.kind != L5_DATA || frame.flags || self->partials)
+            break;
+        bytes = l5_ring_take(self, &frame);
+        if (!bytes || PyList_Append(list, bytes) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(bytes);
+        l5_ring_data_arrived(self, frame.size);
+        l5_ring_data_taken(self, frame.size);
+    }
+    if (list && self->poller)
+        self->poller->streak += (uint32_t)PyList_GET_SIZE(list);
+    return list;
+}

@@ -1,0 +1,118 @@
+"""Pipelined requests and batches of messages: the right answers, in their order."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import l5
+from l5 import native
+
+pytestmark = pytest.mark.anyio
+BINDS = [pytest.param("shm", marks=pytest.mark.shm), "unix"]
+if not native.available:
+    BINDS = ["unix"]
+
+
+async def handle(request: bytes) -> bytes:
+    if request == b"fail":
+        raise ValueError("asked to")
+    if request.startswith(b"slow"):
+        await anyio.sleep(0.001)
+    return b"=" + request
+
+
+@pytest.mark.parametrize("bind", BINDS)
+@pytest.mark.parametrize("window", [1, 3, 64])
+async def test_answers_come_in_the_order_of_the_requests(
+    tmp_path: Path, bind: str, window: int
+) -> None:
+    payloads: list[Any] = [b"%d" % number for number in range(700)]
+    payloads[5] = b"slow"  # answered after later ones
+    payloads[6] = bytes(300_000)  # longer than a segment
+    payloads[7] = bytearray(b"buffer")
+    payloads[699] = b""
+    url = f"l5+unix://{tmp_path}/s"
+    async with l5.serve(handle, url), await l5.connect(url, transports=bind) as connection:
+        answers = await connection.request_many(payloads, window=window)
+        assert answers == [b"=" + payload for payload in payloads]
+        assert await connection.request_many([]) == []
+        assert await connection.request(b"after") == b"=after"
+        assert connection.statistics().in_flight == 0
+
+
+@pytest.mark.parametrize("bind", BINDS)
+async def test_a_failure_names_its_place_and_abandons_the_others(tmp_path: Path, bind: str) -> None:
+    url = f"l5+unix://{tmp_path}/s"
+    async with l5.serve(handle, url), await l5.connect(url, transports=bind) as connection:
+        with pytest.raises(l5.RequestFailed, match="asked to") as caught:
+            await connection.request_many([b"a", b"fail", b"slow", b"b"])
+        assert caught.value.__notes__ == ["request 1 of request_many"]
+        assert await connection.request(b"sound") == b"=sound"
+        with pytest.raises(l5.MessageTooLarge):
+            await connection.request_many([b"never sent", bytes(connection.max_message_bytes + 1)])
+        with pytest.raises(ValueError, match="window is 0"):
+            await connection.request_many([b"x"], window=0)
+
+
+@pytest.mark.parametrize("bind", BINDS)
+async def test_cancelled_it_disturbs_nobody(tmp_path: Path, bind: str) -> None:
+    url = f"l5+unix://{tmp_path}/s"
+    async with l5.serve(handle, url), await l5.connect(url, transports=bind) as connection:
+        for _ in range(20):
+            with anyio.move_on_after(0.003):
+                await connection.request_many([b"slow"] * 500)
+            assert await connection.request(b"between") == b"=between"
+        with anyio.fail_after(10):
+            while connection.statistics().in_flight:
+                await connection.request(b"until the late answers are in")
+
+
+@pytest.mark.parametrize("bind", BINDS)
+async def test_two_batches_and_single_requests_at_once(tmp_path: Path, bind: str) -> None:
+    url = f"l5+unix://{tmp_path}/s"
+    results: dict[int, list[bytes]] = {}
+
+    async def many(number: int) -> None:
+        results[number] = await connection.request_many(
+            [b"slow %d" % number if place % 50 == 0 else b"%d" % number for place in range(300)]
+        )
+
+    async with l5.serve(handle, url), await l5.connect(url, transports=bind) as connection:
+        async with anyio.create_task_group() as group:
+            for number in range(4):
+                group.start_soon(many, number)
+            for _ in range(50):
+                assert await connection.request(b"single") == b"=single"
+    for number in range(4):
+        assert len(results[number]) == 300
+        assert {answer[-1:] for answer in results[number]} == {b"%d" % number}
+
+
+@pytest.mark.parametrize("bind", BINDS)
+async def test_messages_that_have_come_are_taken_together(tmp_path: Path, bind: str) -> None:
+    url = f"l5+unix://{tmp_path}/s"
+    count = 500
+
+    async def send_all(connection: l5.Connection) -> None:
+        for number in range(count):
+            await connection.send(b"%d" % number if number != 77 else b"77" * 200_000)
+        with pytest.raises(anyio.EndOfStream):
+            await connection.receive()
+
+    messages: list[bytes] = []
+    serving = l5.serve(send_all, url, per="connection")
+    async with serving, await l5.connect(url, transports=bind) as connection:
+        calls = 0
+        while len(messages) < count:
+            batch = await connection.receive_many(10)
+            assert 1 <= len(batch) <= 10
+            messages += batch
+            calls += 1
+        assert calls < count
+        with pytest.raises(ValueError, match="limit is 0"):
+            await connection.receive_many(0)
+    expected = [b"%d" % number for number in range(count)]
+    expected[77] = b"77" * 200_000
+    assert messages == expected
