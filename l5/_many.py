@@ -39,7 +39,9 @@ async def request_many(
     place = 0
     try:
         while place < len(batch) or pending:
-            if place < len(batch) and len(pending) < window:
+            # From a ring all is taken before more is sent: then C goes on with whole windows.
+            most = window if session.ring is None else 1
+            if place < len(batch) and len(pending) < most:
                 place = await _send_more(connection, batch, answers, place, window, pending)
             else:
                 await _take_oldest(connection, answers, pending)
