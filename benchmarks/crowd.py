@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,7 @@ class Process:
 
 
 @contextmanager
-def process(*words: str) -> Iterator[Process]:
+def process(*words: str) -> Generator[Process]:
     command = [sys.executable, "-m", "benchmarks.crowd", *words]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as started:
@@ -191,10 +191,10 @@ def measure(url: str, connections: int, seconds: float, rounds: int) -> dict[str
 
 
 def main() -> None:
-    roles = {"serve": (serve, str), "hold": (hold, int), "ask": (ask, int)}
+    roles: dict[str, Callable[..., Awaitable[None]]] = {"serve": serve, "hold": hold, "ask": ask}
     if len(sys.argv) > 1 and sys.argv[1] in roles:
         role, url, *count = sys.argv[1:]
-        anyio.run(roles[role][0], url, *map(int, count))
+        anyio.run(roles[role], url, *map(int, count))
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks.crowd", description=__doc__)
     parser.add_argument("--connections", type=int, default=1000)

@@ -192,7 +192,7 @@ def run_parts(parts, tree, environment, reports):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--full", action="store_true", help="the whole suite")
     parser.add_argument("--leaks", action="store_true", help="look for leaks: slow")
     parser.add_argument("--thread", action="store_true", help="the thread sanitizer")
