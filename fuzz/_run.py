@@ -101,6 +101,7 @@ def fuzz(
 ) -> Report:
     """Run a target for so many seconds of new inputs, after its corpus."""
     arguments = [
+        *((f"-seed={seed}",) if (seed := os.environ.get("FUZZ_SEED")) else ()),
         *(f"-max_total_time={max(1, round(seconds))}", f"-max_len={target.input_bytes_max}"),
         *("-print_final_stats=1", "-timeout=20", "-rss_limit_mb=2048"),
         f"-artifact_prefix={CRASHES}/{target.name}-",

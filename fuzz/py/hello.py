@@ -77,9 +77,9 @@ def _use(message: Hello) -> None:
             expect(message, kind)
         except RemoteProtocolError as error:
             assert str(error).isprintable()
-    if isinstance(message, ClientHello | ServerHello):
-        agree(message.limits, message.limits)
     try:
+        if isinstance(message, ClientHello | ServerHello):
+            agree(message.limits, message.limits)
         if isinstance(message, ClientHello):
             negotiate_version(message.versions)
         elif isinstance(message, ServerHello):

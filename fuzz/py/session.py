@@ -159,7 +159,8 @@ class _World:
         if session.state == "OPEN":
             assert error is None and not self.channel.closed
         else:
-            assert isinstance(error, RemoteProtocolError | anyio.EndOfStream), repr(error)
+            said = isinstance(error, anyio.BrokenResourceError) and "and says: " in str(error)
+            assert said or isinstance(error, RemoteProtocolError | anyio.EndOfStream), repr(error)
             assert str(error) or isinstance(error, anyio.EndOfStream)
             assert not len(session.reassembly) and self.channel.closed
             assert self.server is None or self.server.ended
