@@ -38,6 +38,9 @@ static int model_room(uint64_t bytes)
 
 static int model_begin(uint32_t payload, uint64_t spare)
 {
+    uint64_t bytes = padded(payload) + spare;
+    int rc;
+
     if (model.reserved) {
         model.wanted = 0;
         return -EBUSY;
@@ -46,7 +49,10 @@ static int model_begin(uint32_t payload, uint64_t spare)
         return -EMSGSIZE;
     if (ring.channel.gone)
         return -EPIPE;
-    return model_room(padded(payload) + spare);
+    rc = model_room(bytes);
+    if (!rc && bytes >= model.wanted)
+        model.wanted = 0; /* what was found, or less, is not missed any more */
+    return rc;
 }
 
 /* Header and size word.  Which CPU it was is not ours to foretell: it is copied. */
