@@ -16,9 +16,14 @@ import pytest
 import l5
 import l5.blocking
 from l5.testing import Pair, TransportSuite, pattern
-from tests.blocking._adapter import AsyncView, calls_can_be_cancelled, in_thread
+from tests.blocking._adapter import (
+    AsyncView,
+    calls_can_be_cancelled,
+    in_thread,
+    tasks_are_the_callers,
+)
 
-__all__ = ["calls_can_be_cancelled"]
+__all__ = ["calls_can_be_cancelled", "tasks_are_the_callers"]
 
 
 @pytest.fixture(scope="module", params=[pytest.param(("asyncio", {}), id="threads")])
