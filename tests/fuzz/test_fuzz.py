@@ -43,7 +43,11 @@ BROKEN_C = {
 BROKEN_PYTHON = {
     "frames": ("l5/_frames.py", "size_bytes < DEADLINE.size", "size_bytes < DEADLINE.size - 1"),
     "hello": ("l5/_hello.py", "except (ValueError, TypeError,", "except (TypeError,"),
-    "url": ("l5/_address.py", "if path:\n        raise", "if path == '/':\n        raise"),
+    "url": (
+        "l5/_address.py",
+        'except ValueError:\n            raise _error(url, f"{host!r} is not an IPv4',
+        'except KeyError:\n            raise _error(url, f"{host!r} is not an IPv4',
+    ),
     "session": ("l5/_arrivals.py", "if window.handling > window.handling_max", "if 0"),
 }
 # An input that once broke a target, and the fix that it stands for.
