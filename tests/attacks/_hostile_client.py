@@ -41,18 +41,7 @@ def again(path: str, name: str, times: str) -> dict[str, Any]:
 
 def noise(path: str, seconds: str) -> dict[str, Any]:
     """Be noisy for so long, on new connections when the victim hangs up."""
-    peers = 0
-    left = float(seconds)
-    while left > 0 or peers < 2:
-        peer = as_client(path)
-        peers += 1
-        try:
-            while (left > 0 or peers < 2) and not peer.hung_up(0.0):
-                _lies.noise(peer, 0.02)
-                left -= 0.02
-        finally:
-            peer.close()
-    return {"peers": peers}
+    return {"peers": _lies.be_noisy(lambda: as_client(path), float(seconds))}
 
 
 def run(path: str, case: str) -> dict[str, Any]:

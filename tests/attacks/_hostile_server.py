@@ -36,17 +36,7 @@ def tell(listener: socket.socket, lie: _lies.Lie) -> dict[str, Any]:
 
 def noise(listener: socket.socket, seconds: str) -> dict[str, Any]:
     """Be noisy for so long to whoever comes, and then hang up for good."""
-    peers, left = 0, float(seconds)
-    while left > 0 or peers < 2:
-        peer = as_server(listener)
-        peers += 1
-        try:
-            while (left > 0 or peers < 2) and not peer.hung_up(0.0):
-                _lies.noise(peer, 0.02)
-                left -= 0.02
-        finally:
-            peer.close()
-    return {"peers": peers}
+    return {"peers": _lies.be_noisy(lambda: as_server(listener), float(seconds))}
 
 
 def spoil(listener: socket.socket) -> dict[str, Any]:

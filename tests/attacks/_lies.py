@@ -145,6 +145,21 @@ def noise(peer: Hostile, seconds: float) -> None:
         peer.ring_bell()
 
 
+def be_noisy(meet: Callable[[], Hostile], seconds: float) -> int:
+    """Make noise for so long, to the next victim when one hangs up, to two at least; how many."""
+    peers, left = 0, seconds
+    while left > 0 or peers < 2:
+        peer = meet()
+        peers += 1
+        try:
+            while (left > 0 or peers < 2) and not peer.hung_up(0.0):
+                noise(peer, 0.02)
+                left -= 0.02
+        finally:
+            peer.close()
+    return peers
+
+
 def flip(peer: Hostile, rounds: int) -> None:
     """Send requests whose payload a thread changes all the while the victim has them.
 
