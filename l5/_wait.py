@@ -249,7 +249,7 @@ class Hub(HubCounters, Errands):
         """Poll all rings, spinning first; leave to the driver the frames that it takes itself."""
         if self.poller is None or not self.poller.count:
             return False
-        ready = self.poller.ready(True)
+        ready = self.poller.ready()
         self.turn_frames = max(TURN_MIN, STREAK_MAX // max(1, len(ready)))
         own = waiter.server
         for session in ready:

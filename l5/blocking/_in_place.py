@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .. import _in_place, _streams
 from ._hub import expiry, finish
@@ -13,7 +13,26 @@ if TYPE_CHECKING:
     from ._connection import Connection
 
 
-class Lease:
+Inner = TypeVar("Inner", _in_place.Lease, _in_place.Reservation, _streams.ReplyStream)
+
+
+class _Block(Generic[Inner]):
+    """What is left as its counterpart of the engine is."""
+
+    _connection: Connection
+    _inner: Inner
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        hub = self._connection._hub  # pyright: ignore[reportPrivateUsage]
+        hub.run(self._inner.__aexit__(None, None, None))
+
+
+class Lease(_Block[_in_place.Lease]):
     """One message in place; see `Connection.lease`."""
 
     def __init__(self, connection: Connection, timeout: float | None) -> None:
@@ -42,17 +61,8 @@ class Lease:
         hub.spoil(InterruptedError())
         finish(inner.__aexit__(None, None, None))
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        hub = self._connection._hub  # pyright: ignore[reportPrivateUsage]
-        hub.run(self._inner.__aexit__(None, None, None))
 
-
-class Reservation:
+class Reservation(_Block[_in_place.Reservation]):
     """A message being written in place; see `Connection.reserve`."""
 
     def __init__(self, connection: Connection, size_bytes: int, timeout: float | None) -> None:
@@ -90,17 +100,8 @@ class Reservation:
         run = self._connection._run  # pyright: ignore[reportPrivateUsage]
         return run(self._inner.request(size_bytes), expiry(timeout), "an answer")
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        hub = self._connection._hub  # pyright: ignore[reportPrivateUsage]
-        hub.run(self._inner.__aexit__(None, None, None))
 
-
-class ReplyStream:
+class ReplyStream(_Block[_streams.ReplyStream]):
     """The pieces of one answer; see `Connection.request_stream`."""
 
     def __init__(
@@ -137,12 +138,3 @@ class ReplyStream:
     def _lost(self, piece: bytes) -> None:
         del piece
         self._connection._hub.spoil(InterruptedError())  # pyright: ignore[reportPrivateUsage]
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        hub = self._connection._hub  # pyright: ignore[reportPrivateUsage]
-        hub.run(self._inner.__aexit__(None, None, None))

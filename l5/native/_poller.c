@@ -253,8 +253,8 @@ static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t co
     }
 }
 
-/* The rings that have something, at most `limit`; spins first when asked and none has. */
-static PyObject *poller_ready(Poller *self, PyObject *may_spin)
+/* The rings that have something; waits first while none has. */
+static PyObject *poller_ready(Poller *self, PyObject *Py_UNUSED(ignored))
 {
     PyObject *list;
 
@@ -263,7 +263,7 @@ static PyObject *poller_ready(Poller *self, PyObject *may_spin)
     list = PyList_New(0);
     if (!list)
         return NULL;
-    if (may_spin == Py_True && self->count && self->budget_ns && !l5_poller_due(self))
+    if (self->count && self->budget_ns && !l5_poller_due(self))
         l5_poller_wait(self, self->budget_ns);
     for (uint32_t i = 0; i < self->count; i++)
         if ((l5_channel_ready(self->channels[i]) || take_room(self->rings[i])) &&
@@ -347,7 +347,7 @@ static PyMethodDef poller_methods[] = {
     {"add", (PyCFunction)(void (*)(void))l5_poller_add, METH_FASTCALL, "add(ring, session)"},
     {"remove", (PyCFunction)l5_poller_remove, METH_O, "remove(ring)"},
     {"serve", (PyCFunction)(void (*)(void))poller_serve, METH_FASTCALL, serve_doc},
-    {"ready", (PyCFunction)poller_ready, METH_O, "ready(spin) -> sessions whose rings have something"},
+    {"ready", (PyCFunction)poller_ready, METH_NOARGS, "ready() -> sessions whose rings have something"},
     {"breathe", (PyCFunction)poller_breathe, METH_NOARGS, "The event loop has run."},
     {NULL, NULL, 0, NULL},
 };

@@ -51,7 +51,7 @@ def close_clients(server: Any, others: list[Any]) -> None:
 def poll_again(server: Any, others: list[Any]) -> None:
     poller = server._hub.poller
     for _ in range(3):
-        for session in poller.ready(True):
+        for session in poller.ready():
             session.on_ready()
         assert poller.serve(object(), None) is not False
 
