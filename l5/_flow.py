@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 SHORT_BYTES = 4096
 FRAME_COST = 64
 """What a data message costs of its window beside its payload, in bytes."""
+STALL_BYTES = 64 << 10
+"""What the oldest half-received message must at least grow by between two looks (`Budget.stalled`)
+while others have to wait for it."""
+
+
+def _ignore(_: Exception) -> None:
+    """What can be done to a connection that cannot be broken: nothing."""
 
 
 def data_cost(size_bytes: int, window_bytes: int) -> int:
@@ -106,12 +113,17 @@ class Budget:
         self.used_bytes: int = 0
         self._parent = parent
         self._partials: OrderedDict[int, Partial] = OrderedDict()
+        self._pressed = False
+        """Somebody was refused, and nothing has been given back since."""
+        self._seen: tuple[int, int] | None = None
+        """The oldest message and its size when `stalled` last looked."""
 
     def enter(self, partial: Partial, size_bytes: int) -> bool:
         """Count a new partial message with its initial allowance; False: the server is full."""
         parent = self._parent
         if parent is not None:
             if parent.used_bytes + size_bytes > 2 * parent.limit_bytes:
+                parent._pressed = True
                 return False
             parent.enter(partial, size_bytes)
         self._partials[id(partial)] = partial
@@ -135,7 +147,25 @@ class Budget:
 
     def _takes(self, partial: Partial, more_bytes: int) -> bool:
         oldest = next(iter(self._partials)) == id(partial)
-        return oldest or self.used_bytes + more_bytes <= self.limit_bytes
+        takes = oldest or self.used_bytes + more_bytes <= self.limit_bytes
+        self._pressed |= not takes
+        return takes
+
+    def stalled(self) -> Partial | None:
+        """Return the oldest message if others starve and it has hardly grown since the last call.
+
+        It alone is granted more whatever the budget, so who begins one and leaves it at that would
+        otherwise keep everybody else's waiting for as long as it stays.
+        """
+        if not self._pressed or not self._partials:
+            self._seen = None
+            return None
+        key, oldest = next(iter(self._partials.items()))
+        if self._seen is not None and self._seen[0] == key:
+            if oldest.size_bytes < self._seen[1] + STALL_BYTES:
+                return oldest
+        self._seen = (key, oldest.size_bytes)
+        return None
 
     def leave(self, partial: Partial) -> None:
         """Forget a message, and let those that starve ask again, oldest first."""
@@ -144,6 +174,7 @@ class Budget:
         self.used_bytes -= partial.allowed_bytes
         if self._parent is not None:
             self._parent.leave(partial)
+        self._pressed = False
         for other in [p for p in self._partials.values() if p.starved]:
             if id(other) in self._partials:  # a grant that failed may have ended its connection
                 other.retry()
@@ -178,6 +209,8 @@ class Partial:
 
     key: tuple[bool, int]
     retry: Callable[[], None]
+    cut: Callable[[Exception], None] = _ignore
+    """Break the connection that it comes from."""
     segments: list[bytes | bytearray] = attrs.field(factory=list[bytes | bytearray])
     size_bytes: int = 0
     allowed_bytes: int = 0
@@ -216,12 +249,14 @@ class Reassembly:
         partials_max: int,
         budget: Budget,
         grant: Callable[[tuple[bool, int], int], None],
+        cut: Callable[[Exception], None] = _ignore,
     ) -> None:
         self._message_limit = message_limit
         self._credit_bytes = credit_bytes
         self._partials_max = partials_max
         self._budget = budget
         self._grant = grant
+        self._cut = cut
         self._partials: dict[tuple[bool, int], Partial] = {}
         self._unasked = 0
         """Of them not answers: of those there are no more than requests of ours."""
@@ -271,7 +306,7 @@ class Reassembly:
             raise RemoteProtocolError(
                 f"the peer began more than {self._partials_max} long messages at once"
             )
-        partial: Partial = Partial(key, lambda: self._extend(partial))
+        partial: Partial = Partial(key, lambda: self._extend(partial), self._cut)
         entered = self._budget.enter(partial, self._credit_bytes)
         if not entered and not refusable:
             raise RemoteProtocolError(

@@ -353,6 +353,9 @@ class ListenOptions(Options):
     )
     """Memory that half-received messages of all connections may hold."""
 
+    stall_timeout: float = attrs.field(default=10.0, converter=_seconds("stall_timeout", 0.01))
+    """Seconds after which the oldest half-received message must have grown while others wait."""
+
     total_shared_bytes: int = attrs.field(
         default=4 * GIB, converter=_size("total_shared", 64 * KIB, 1024 * GIB)
     )

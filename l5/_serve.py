@@ -15,6 +15,7 @@ import attrs
 
 from ._acceptor import Acceptor, open_session
 from ._connection import Connection
+from ._errors import RemoteProtocolError
 from ._farewell import leave
 from ._flow import Budget
 from ._handler import Handler, takes_context
@@ -117,6 +118,7 @@ class Server:
             self._workers = Workers(self._handler, self._hub, self._group, plain=plain)
             self._workers.start_worker()
         self._group.start_soon(self._acceptor.run, self._on_established)
+        self._group.start_soon(self._end_stalls)
         add_server(self)
         return self
 
@@ -227,6 +229,20 @@ class Server:
         )
 
     # ---- connections ---------------------------------------------------------------------------
+
+    async def _end_stalls(self) -> None:
+        """Cut off who has begun the oldest long message and lets the others wait for its rest."""
+        seconds = self._options.stall_timeout
+        while True:
+            await anyio.sleep(seconds)
+            stalled = self._budget.stalled()
+            if stalled is not None:
+                stalled.cut(
+                    RemoteProtocolError(
+                        f"a half-sent message stood still for {seconds:g} s (stall_timeout) while "
+                        "others waited for its memory"
+                    )
+                )
 
     async def _on_established(self, made: Established, options: ListenOptions) -> None:
         self._connections_total += 1

@@ -94,14 +94,13 @@ class Session(SessionCounters):
         self.leaving: Exception | None = None
         """Why the connection ends once the last words of a peer that is gone are received."""
         self._words_left, self._silent = 0.0, 0
-        self.frames_sent: int = 0
-        self.frames_received: int = 0
         self.reassembly: Reassembly = Reassembly(
             message_limit=takes.max_message_bytes + DEADLINE.size,
             credit_bytes=takes.credit_bytes,
             partials_max=takes.in_flight_max + 16,
             budget=budget,
             grant=self.grant,
+            cut=self.fail,
         )
         self.window: Any = window_of(self.ring, self.sends, self.takes)
         self._attach(options)

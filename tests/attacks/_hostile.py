@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import time
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -113,6 +116,63 @@ def never_read(control: Control, url: str) -> None:
         connection = await l5.connect(url)
         control.say(f"connected {connection.transport}")
         control.hear()  # blocks the loop: this is what the attack is
+
+    anyio.run(main)
+
+
+def read_slowly(control: Control, url: str) -> None:
+    """Take what comes, hardly: a byte at a time from a socket, a message at a time from a ring."""
+
+    async def main() -> None:
+        connection = await l5.connect(url)
+        control.say(f"connected {connection.transport}")
+        session: Any = connection._session
+        for _ in range(1000):
+            if session.ring is not None:
+                await connection.receive()
+            else:
+                with suppress(BlockingIOError):
+                    os.read(session.channel.fileno(), 1)
+            time.sleep(0.02)  # blocks the loop, as a peer may
+
+    anyio.run(main)
+
+
+def ask_and_never_read(control: Control, url: str, count: int) -> None:
+    """Ask for so many answers and look at none."""
+
+    async def main() -> None:
+        connection = await l5.connect(url)
+        session: Any = connection._session
+        for number in range(1, count + 1):
+            while not session.try_frame(2, 0, number, b"much"):
+                await session.hub.breathe()
+        control.say("asked")
+        control.hear()
+
+    anyio.run(main)
+
+
+def pour(control: Control, silent: str, honest: str) -> None:
+    """(A victim) send without end to one who never reads, and go on asking another."""
+    sent = 0
+
+    async def send(connection: l5.Connection) -> None:
+        nonlocal sent
+        with suppress(anyio.BrokenResourceError):
+            while True:
+                await connection.send(bytes(10_000))
+                sent += 10_000
+
+    async def main() -> None:
+        async with await l5.connect(honest) as other, anyio.create_task_group() as tasks:
+            connection = await l5.connect(silent)
+            tasks.start_soon(send, connection)
+            control.say("pouring")
+            while True:
+                await anyio.to_thread.run_sync(control.hear)
+                assert await other.request(b"still") == b"still"
+                control.say(f"sent {sent}")
 
     anyio.run(main)
 

@@ -113,3 +113,49 @@ async def test_total_reassembly(url: str, stage: Stage) -> None:
             while server.statistics().connections > 2:
                 await anyio.sleep(0.001)
             assert await client.request(long) == long
+
+
+async def test_a_message_that_stands_still(url: str, stage: Stage) -> None:
+    """Who begins long requests and lets others wait for their rest is cut off, and told why."""
+    limits: dict[str, Any] = {"max_message": SMALL, "segment": 4096, "reassembly": SMALL}
+    count = 2 * SMALL // 4096
+    async with serving(url, total_reassembly=SMALL, stall_timeout=0.1, **limits) as server:
+        async with await l5.connect(server.urls[0]) as client:
+            long = bytes(range(250)) * 100
+            async with stage.actor("_hostile:begin", server.urls[0], count) as attacker:
+                await attacker.says("begun")
+                refused = 0
+                with anyio.fail_after(30):
+                    while True:
+                        try:
+                            assert await client.request(long) == long
+                            break
+                        except l5.RequestFailed as error:
+                            assert error.remote_type == "Overloaded"
+                            refused += 1
+                            await anyio.sleep(0.01)
+                assert refused > 0
+                assert server.statistics().connections == 2
+
+
+async def test_reassembly(url: str) -> None:
+    """One connection's long requests take turns in what half-received messages may hold."""
+    limits: dict[str, Any] = {"max_message": SMALL, "segment": 4096, "reassembly": SMALL}
+    long, held = bytes(60_000), list[int]()
+
+    async def watch(request: bytes) -> bytes:
+        for session in server._sessions:
+            budget = session.reassembly._budget
+            held.append(budget.used_bytes)
+        return request[:1]
+
+    async with l5.serve(watch, url, **limits) as server:
+        async with await l5.connect(server.urls[0], ring=SMALL) as client:
+            async with anyio.create_task_group() as tasks:
+
+                async def ask() -> None:
+                    assert await client.request(long) == long[:1]
+
+                for _ in range(20):
+                    tasks.start_soon(ask)
+    assert SMALL // 2 < max(held) <= 2 * SMALL + 4
