@@ -161,9 +161,9 @@ class Budget:
             self._seen = None
             return None
         key, oldest = next(iter(self._partials.items()))
-        if self._seen is not None and self._seen[0] == key:
-            if oldest.size_bytes < self._seen[1] + STALL_BYTES:
-                return oldest
+        last = self._seen
+        if last is not None and last[0] == key and oldest.size_bytes < last[1] + STALL_BYTES:
+            return oldest
         self._seen = (key, oldest.size_bytes)
         return None
 
