@@ -1,0 +1,1 @@
+"""The toolbox of `l5.transports.rdma`: verbs, their backends and the mailbox over them."""
