@@ -245,7 +245,7 @@ def _may_meet(endpoint: Endpoint) -> bool:
     if endpoint.address.bootstrap != "tcp":
         return False
     transports = upgrade_transports(endpoint.options.transports, endpoint.address.demanded)
-    return any(not isinstance(transport, str) for transport in transports.values())
+    return any(not isinstance(each, str) and each.needs_fds for each in transports.values())
 
 
 def _check_exposure(address: Address, options: ListenOptions) -> None:

@@ -8,7 +8,9 @@
     -- if an upgrade was chosen ------------------------------------------------------------
     [over TCP: connect to the rendezvous, an abstract Unix address; Attach (one-time ticket)]
     Upgrade (parameters; descriptors)       -->
-                                            <--   Upgraded (ok, or why not)
+                                            <--   Upgraded (parameters; ok, or why not)
+    [where the transport verifies its way: a round trip over it, both ends]
+    Upgraded (ok, or why not)               -->
 
 Nothing of a user's travels before this is over.  Before the upgrade the server knows who the
 client is (credentials of the socket, token, TLS).  A hello that is malformed, too long, too slow or
@@ -45,7 +47,14 @@ from ._hello import (
 )
 from ._options import Options
 from ._selector import UpgradeReport
-from .abc import BootstrapTransport, Channel, Link, PeerInfo, UpgradeTransport
+from .abc import (
+    BootstrapTransport,
+    Channel,
+    Link,
+    PeerInfo,
+    UpgradeAttempt,
+    UpgradeTransport,
+)
 
 logger = logging.getLogger("l5.client")
 
@@ -283,13 +292,13 @@ class ClientHandshake:
             message, fds = await hello_link.receive()
             # step 6 (client, shm): the server has it, and this end has not switched
             close_all(fds)
-            upgraded = _hello.expect(message, Upgraded)
+            why_not = await self._verify(attempt, hello_link, _hello.expect(message, Upgraded))
         except BaseException:
             attempt.abandon()
             raise
-        if not upgraded.ok:
+        if why_not is not None:
             attempt.abandon()
-            self._reasons[transport.name] = f"at the server: {_hello.printable(upgraded.reason)}"
+            self._reasons[transport.name] = why_not
             if hello_link is not self._hello_link:
                 hello_link.link.abort()
             return None
@@ -298,6 +307,23 @@ class ClientHandshake:
             send_limit=sends.segment_bytes,
             receive_limit=receive_limit(self._takes),
         )
+
+    @staticmethod
+    async def _verify(
+        attempt: UpgradeAttempt, hello_link: HelloLink, upgraded: Upgraded
+    ) -> str | None:
+        """Return why the upgrade cannot be used, or None; tell the server, if it does not know."""
+        if not upgraded.ok:
+            return f"at the server: {_hello.printable(upgraded.reason)}"
+        if not attempt.verifies:
+            return None
+        try:
+            await attempt.verify(hello_link.link, upgraded.params)
+        except TransportUnavailable as error:
+            await hello_link.send(Upgraded(ok=False, reason=error.reason[:1000]))
+            return error.reason
+        await hello_link.send(Upgraded(ok=True))
+        return None
 
     async def _upgrade_elsewhere(
         self, transport: UpgradeTransport, answer: ServerHello, sends: Limits
@@ -357,9 +383,9 @@ class ClientHandshake:
             channel = link.into_channel(
                 send_limit=sends.segment_bytes, receive_limit=receive_limit(self._takes)
             )
-        watched: tuple[int, ...] = ()
+        watched = channel.lifelines()
         if channel.one_copy:
-            watched = peer_pidfd(channel.fileno(), answer.pid, connected=False)
+            watched += peer_pidfd(channel.fileno(), answer.pid, connected=False)
         report = UpgradeReport(used, bootstrap, dict(self._reasons))
         sends = fit_segments(sends, channel)
         return Established(channel, link.peer, sends, self._takes, report, watched)

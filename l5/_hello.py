@@ -5,6 +5,7 @@
                  <----------------------  ServerHello | Reject
     Upgrade      ---------------------->                          (when a transport was chosen;
                  <----------------------  Upgraded                 its descriptors go beside it)
+    Upgraded     ---------------------->                          (when its way was verified)
 
 A client that was told a rendezvous address opens a second socket there and begins with Attach.
 
@@ -124,10 +125,14 @@ class Upgrade(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Upgraded(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's side is ready, or it is not, and the connection stays on the socket."""
+    """The server's side is ready, or it is not, and the connection stays on the socket.
+
+    Of transports that verify the way, the client then says the same of what it found.
+    """
 
     ok: bool
     reason: Text = ""
+    params: Parameters = {}
 
 
 class Attach(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +175,7 @@ def _decode(kind: int, payload: bytes | bytearray) -> Hello:
         raise RemoteProtocolError(f"{name} is nested too deeply") from None
     except (ValueError, TypeError, OverflowError) as error:  # msgspec's are ValueErrors
         raise RemoteProtocolError(f"{name} is malformed: {printable(str(error))}") from None
-    if isinstance(message, ServerHello | Upgrade):
+    if isinstance(message, ServerHello | Upgrade | Upgraded):
         _check_parameters(name, message.params)
     elif isinstance(message, ClientHello):
         for offer in message.offers:

@@ -140,8 +140,8 @@ class ServerHandshake:
         logger.debug("%s, process %d, offers %s", self._link.peer, hello.pid, offers)
         choice, transport, params = self._choose(hello)
         logger.debug("chose %s for process %d; %s", choice or "none", hello.pid, self._declined)
-        holder = self._holder(choice)
-        self._link.let_fds_in(choice is not None and holder is None)
+        holder = self._holder(transport)
+        self._link.let_fds_in(transport is not None and transport.needs_fds and holder is None)
         try:
             await self._hello_link.send(
                 ServerHello(
@@ -215,7 +215,7 @@ class ServerHandshake:
                 usable[name] = transport.judge(self._link, params[name], self._options)
                 if not self._shared.fits(transport.memory_bytes(params[name])):
                     usable[name] = usable[name] or self._no_memory()
-            if usable[name] is None and not self._link.passes_fds and self._no_rendezvous():
+            if usable[name] is None and self._must_meet(transport):
                 usable[name] = self._no_rendezvous()
         choice = _selector.choose(
             hello.offers,
@@ -240,8 +240,12 @@ class ServerHandshake:
             return "the server could not open a rendezvous address"
         return None
 
-    def _holder(self, choice: str | None) -> TicketHolder | None:
-        if choice is None or self._link.passes_fds or self._tickets is None:
+    def _must_meet(self, transport: UpgradeTransport | None) -> bool:
+        """Tell whether the client has to come to a rendezvous, to pass its descriptors."""
+        return transport is not None and transport.needs_fds and not self._link.passes_fds
+
+    def _holder(self, transport: UpgradeTransport | None) -> TicketHolder | None:
+        if self._tickets is None or not self._must_meet(transport):
             return None
         return self._tickets.issue()
 
@@ -317,16 +321,49 @@ class ServerHandshake:
             return None
         try:
             # step 13 (server, shm): the memory is mapped, and the client does not know
-            await hello_link.send(Upgraded(ok=True, reason=""))
+            await hello_link.send(Upgraded(ok=True, params=dict(attempt.message.params)))
             # step 14 (server, shm): it knows, and this end has not switched
+            why_not = await self._verify(attempt, hello_link) if attempt.verifies else None
         except BaseException:
             attempt.abandon()
             raise
+        if why_not is not None:
+            attempt.abandon()
+            self._shared.give_back(self._shared_bytes)
+            self._shared_bytes = 0
+            self._declined[transport.name] = f"at the client: {why_not}"
+            return None
         return attempt.complete(
             hello_link.link,
             send_limit=sends.segment_bytes,
             receive_limit=receive_limit(self._takes),
         )
+
+    @staticmethod
+    async def _verify(attempt: UpgradeAttempt, hello_link: HelloLink) -> str | None:
+        """Take part in showing that the way works; return why the client found that it does not."""
+        came: list[Hello] = []
+        failures: list[Exception] = []
+
+        async def take_part() -> None:
+            try:
+                await attempt.verify(hello_link.link, {})
+            except TransportUnavailable as error:
+                logger.debug("this end cannot verify the way: %s", error)  # the client finds that
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(take_part)
+            try:
+                message, fds = await hello_link.receive()
+                close_all(fds)
+                came.append(message)
+            except Exception as error:  # not as a group: callers tell them apart by type
+                failures.append(error)
+            group.cancel_scope.cancel()
+        if failures:
+            raise failures[0]
+        verdict = _hello.expect(came[0], Upgraded)
+        return None if verdict.ok else _hello.printable(verdict.reason)
 
     def _take(
         self, transport: UpgradeTransport, link: Link, upgrade: Upgrade, fds: list[int]
@@ -354,9 +391,9 @@ class ServerHandshake:
             channel = link.into_channel(
                 send_limit=sends.segment_bytes, receive_limit=receive_limit(self._takes)
             )
-        watched: tuple[int, ...] = ()
+        watched = channel.lifelines()
         if channel.one_copy:
-            watched = peer_pidfd(channel.fileno(), hello.pid, connected=True)
+            watched += peer_pidfd(channel.fileno(), hello.pid, connected=True)
         report = UpgradeReport(used, link.transport, dict(self._declined))
         sends = fit_segments(sends, channel)
         shared_bytes = self._shared_bytes

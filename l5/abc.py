@@ -137,6 +137,13 @@ class Channel(Pollable):
     def try_receive(self) -> Frame | None:
         """Return the next frame, or None if none is complete."""
 
+    def lifelines(self) -> tuple[int, ...]:
+        """Give up descriptors that become readable when the peer has gone, beside `fileno`.
+
+        Asked once; whoever asks watches them and closes them after the channel.
+        """
+        return ()
+
     def on_event(self) -> None:
         """Take notice that `fileno` was readable (drain a doorbell); may raise `EndOfStream`."""
 
@@ -187,6 +194,11 @@ class Link(ABC):
     def passes_fds(self) -> bool:
         """Tell whether `send` can pass descriptors."""
 
+    @property
+    def local_host(self) -> str | None:
+        """Return the IP address of this end; None where there is none."""
+        return None
+
     def let_fds_in(self, allowed: bool) -> None:
         """Let the peer pass descriptors from now on, or no more, where the system can tell it so.
 
@@ -203,7 +215,7 @@ class Link(ABC):
 
     @abstractmethod
     def detach(self) -> int:
-        """Give up the socket's descriptor to an upgrade (Unix sockets only)."""
+        """Give up the socket's descriptor to an upgrade; `ValueError` where it cannot be had."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -251,6 +263,9 @@ class BootstrapTransport(Transport):
 
 class UpgradeTransport(Transport):
     """A transport that takes over from a bootstrap link on which both ends have agreed."""
+
+    needs_fds: ClassVar[bool] = True
+    """Descriptors are passed: over TCP the two ends first have to meet at a Unix socket."""
 
     @abstractmethod
     def offer(self, link: Link, options: Options) -> Mapping[str, int | str | bytes | bool]:
@@ -305,7 +320,19 @@ class UpgradeAttempt(ABC):
     """An upgrade half done: resources exist, the other end has not confirmed yet."""
 
     message: UpgradeMessage
-    """(Client) what to send to the server; empty on the server."""
+    """What to send to the other end; the server's has parameters only, no descriptors."""
+    verifies: ClassVar[bool] = False
+    """Both ends `verify` before they switch; the same on both."""
+
+    async def verify(self, link: Link, answer: Mapping[str, int | str | bytes | bool]) -> None:
+        """Show that the way works, with the link still there to fall back to.
+
+        Called at both ends at once, after both have sent their `message`; `answer` is what the
+        server sent (empty on the server).  The client's verdict counts: the server's call is
+        cancelled when it is known.  `TransportUnavailable` says why it does not work; then
+        `abandon` follows and the connection stays on the socket.
+        """
+        del link, answer
 
     @abstractmethod
     def complete(self, link: Link, *, send_limit: int, receive_limit: int) -> Channel:

@@ -61,6 +61,10 @@ class SocketLink(Link):
     def passes_fds(self) -> bool:
         return self._passes_fds
 
+    @property
+    def local_host(self) -> str | None:
+        return local_host(self._socket)
+
     async def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         await anyio.lowlevel.checkpoint_if_cancelled()
         rest = memoryview(data)
@@ -112,8 +116,6 @@ class SocketLink(Link):
         )
 
     def detach(self) -> int:
-        if not self._passes_fds:
-            raise ValueError(f"the socket of a {self.transport} link cannot be given up")
         return self._socket.detach()
 
     def abort(self) -> None:
@@ -335,6 +337,13 @@ def peer_credentials(sock: socket.socket) -> tuple[int | None, int | None]:
         return None, None
     pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
     return uid, pid or None
+
+
+def local_host(sock: socket.socket) -> str | None:
+    """Return the IP address of this end, without a zone; None for a socket that has none."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    return str(sock.getsockname()[0]).partition("%")[0]
 
 
 def close_socket(sock: socket.socket) -> None:
