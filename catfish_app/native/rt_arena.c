@@ -141,19 +141,19 @@ uint32_t rt_node_take(struct rtree *tree, unsigned level)
         index = header->used++;
     }
     struct rt_node *node = tree->nodes + index;
-    rt_seq_begin(&node->version);
+    rt_node_begin(node);
     rt_set_meta(node, 0, level);
-    rt_seq_end(&node->version);
+    rt_node_end(node);
     return index;
 }
 
 void rt_node_free(struct rtree *tree, uint32_t index)
 {
     struct rt_node *node = tree->nodes + index;
-    rt_seq_begin(&node->version);
+    rt_node_begin(node);
     rt_set_meta(node, 0, 0);
-    rt_seq_end(&node->version);
-    node->next_free = tree->header->free_head;
+    RT_PUT(node->next_free, tree->header->free_head);
+    rt_node_end(node);
     tree->header->free_head = index;
     tree->header->free_count++;
 }
@@ -177,37 +177,36 @@ void rt_set_root(struct rtree *tree, uint32_t root, unsigned height)
 
 void rt_put_leaf_entry(struct rt_node *node, unsigned slot, const double rect[4], uint64_t id)
 {
+    unsigned at = rt_leaf_at(slot);
     for (unsigned i = 0; i < 4; i++)
-        RT_PUT(node->leaf.box[i][slot], rect[i]);
-    RT_PUT(node->leaf.id[slot], id);
+        RT_PUT(node->leaf.box[i][at], rect[i]);
+    RT_PUT(node->leaf.id[at], id);
 }
 
 void rt_put_inner_entry(struct rt_node *node, unsigned slot, struct rt_fbox box, uint32_t child)
 {
+    unsigned at = rt_inner_at(slot);
     for (unsigned i = 0; i < 4; i++)
-        RT_PUT(node->inner.box[i][slot], box.v[i]);
-    RT_PUT(node->inner.child[slot], child);
+        RT_PUT(node->inner.box[i][at], box.v[i]);
+    RT_PUT(node->inner.child[at], child);
 }
 
 void rt_copy_entry(struct rt_node *node, unsigned to, unsigned from)
 {
-    if (rt_level_of(node)) {
-        rt_put_inner_entry(node, to, rt_entry_fbox(node, from), node->inner.child[from]);
-    } else {
-        double rect[4];
-        for (unsigned i = 0; i < 4; i++)
-            rect[i] = node->leaf.box[i][from];
-        rt_put_leaf_entry(node, to, rect, node->leaf.id[from]);
-    }
+    if (rt_level_of(node))
+        rt_put_inner_entry(node, to, rt_entry_fbox(node, from), rt_entry_child(node, from));
+    else
+        rt_put_leaf_entry(node, to, rt_entry_dbox(node, from).v, rt_entry_id(node, from));
 }
 
 static struct rt_fbox leaf_box(const struct rtree *tree, const struct rt_node *node, unsigned count)
 {
     double box[4] = {INFINITY, INFINITY, -INFINITY, -INFINITY};
     for (unsigned i = 0; i < count; i++) {
+        struct rt_dbox entry = rt_entry_dbox(node, i);
         for (unsigned axis = 0; axis < 2; axis++) {
-            box[axis] = node->leaf.box[axis][i] < box[axis] ? node->leaf.box[axis][i] : box[axis];
-            box[axis + 2] = node->leaf.box[axis + 2][i] > box[axis + 2] ? node->leaf.box[axis + 2][i] : box[axis + 2];
+            box[axis] = entry.v[axis] < box[axis] ? entry.v[axis] : box[axis];
+            box[axis + 2] = entry.v[axis + 2] > box[axis + 2] ? entry.v[axis + 2] : box[axis + 2];
         }
     }
     return rt_fbox_of(box, tree->header->origin);

@@ -106,7 +106,7 @@ static void pack_node(struct rtree *tree, const struct level *level, const struc
                       uint32_t index)
 {
     struct rt_node *node = tree->nodes + index;
-    rt_seq_begin(&node->version);
+    rt_node_begin(node);
     for (unsigned i = 0; i < n; i++) {
         size_t row = keys[i].row;
         if (level->rects)
@@ -115,7 +115,7 @@ static void pack_node(struct rtree *tree, const struct level *level, const struc
             rt_put_inner_entry(node, i, level->boxes[row], level->children[row]);
     }
     rt_set_meta(node, (unsigned)n, depth);
-    rt_seq_end(&node->version);
+    rt_node_end(node);
 }
 
 static size_t level_nodes(size_t n, unsigned depth, double fill)

@@ -33,13 +33,13 @@ static bool check_leaf(struct check *check, uint32_t index, const struct rt_node
 {
     unsigned count = rt_count_of(node);
     for (unsigned i = 0; i < count; i++) {
-        double rect[4];
+        struct rt_dbox box = rt_entry_dbox(node, i);
         for (unsigned side = 0; side < 4; side++) {
-            double v = rect[side] = node->leaf.box[side][i];
+            double v = box.v[side];
             if (side < 2 ? v < check->bounds[side] : v > check->bounds[side])
                 check->bounds[side] = v;
         }
-        if (rt_rect_check(rect))
+        if (rt_rect_check(box.v))
             return broken(check, "leaf %u entry %u: not a valid rectangle", index, i);
     }
     check->entries += count;
@@ -55,8 +55,9 @@ static bool check_shape(const struct check *check, uint32_t index, unsigned leve
     unsigned count = rt_count_of(node), least = root ? (level ? 2 : 1) : rt_min_of(level);
     if (check->seen[index])
         return broken(check, "node %u is reached twice", index);
-    if (node->version & 1)
-        return broken(check, "node %u: its version is odd", index);
+    for (unsigned line = 0; line < RT_NODE_BYTES / RT_LINE_BYTES; line++)
+        if (node->version & 1 || *rt_line(check->tree->nodes + index, line) != node->version)
+            return broken(check, "node %u: its version is odd, or another one in line %u", index, line);
     if (rt_level_of(node) != level)
         return broken(check, "node %u: level %u instead of %u", index, rt_level_of(node), level);
     if (count < least || count > rt_max_of(level))
@@ -74,7 +75,7 @@ static bool check_node(struct check *check, uint32_t index, unsigned level, bool
     if (level == 0)
         return check_leaf(check, index, node);
     for (unsigned i = 0; i < rt_count_of(node); i++) {
-        uint32_t child = node->inner.child[i];
+        uint32_t child = rt_entry_child(node, i);
         if (!check_node(check, child, level - 1, false))
             return false;
         if (!rt_fbox_equal(rt_entry_fbox(node, i), rt_node_box(check->tree, check->tree->nodes + child)))
@@ -167,7 +168,7 @@ static void count_below(struct walk *walk, uint32_t index, unsigned level)
     walk->nodes[level > 0]++;
     walk->entries[level > 0] += count;
     for (unsigned i = 0; level > 0 && i < count; i++)
-        count_below(walk, node->inner.child[i], level - 1);
+        count_below(walk, rt_entry_child(node, i), level - 1);
 }
 
 static double fill_of(uint64_t entries, uint64_t nodes, unsigned most)
@@ -205,13 +206,13 @@ static void extreme(const struct rtree *tree, uint32_t index, unsigned level, un
     double origin = tree->header->origin[side & 1];
     for (unsigned i = 0; i < rt_count_of(node); i++) {
         if (level == 0) {
-            double v = node->leaf.box[side][i];
+            double v = rt_entry_dbox(node, i).v[side];
             if (side < 2 ? v < *best : v > *best)
                 *best = v;
         } else {
-            float v = node->inner.box[side][i];
+            float v = rt_entry_fbox(node, i).v[side];
             if (side < 2 ? v <= rt_down(*best - origin) : v >= rt_up(*best - origin))
-                extreme(tree, node->inner.child[i], level - 1, side, best);
+                extreme(tree, rt_entry_child(node, i), level - 1, side, best);
         }
     }
 }
@@ -256,7 +257,7 @@ static void list_level(struct walk *walk, uint32_t index, unsigned level)
         if (level == walk->level + 1)
             add_box(walk, rt_entry_fbox(node, i));
         else
-            list_level(walk, node->inner.child[i], level - 1);
+            list_level(walk, rt_entry_child(node, i), level - 1);
     }
 }
 

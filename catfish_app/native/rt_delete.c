@@ -10,8 +10,9 @@ static bool find_in_leaf(const struct rt_node *leaf, const double rect[4], uint6
 {
     unsigned count = rt_count_of(leaf);
     for (unsigned i = 0; i < count; i++) {
-        if (leaf->leaf.id[i] == id && leaf->leaf.box[LO_X][i] == rect[LO_X] && leaf->leaf.box[LO_Y][i] == rect[LO_Y] &&
-            leaf->leaf.box[HI_X][i] == rect[HI_X] && leaf->leaf.box[HI_Y][i] == rect[HI_Y]) {
+        struct rt_dbox box = rt_entry_dbox(leaf, i);
+        if (rt_entry_id(leaf, i) == id && box.v[LO_X] == rect[LO_X] && box.v[LO_Y] == rect[LO_Y] &&
+            box.v[HI_X] == rect[HI_X] && box.v[HI_Y] == rect[HI_Y]) {
             *slot = i;
             return true;
         }
@@ -32,8 +33,8 @@ static bool find_below(const struct rtree *tree, uint32_t index, unsigned level,
     if (level == 0)
         return find_in_leaf(node, target->rect, target->id, &path->slot[0]);
     for (uint64_t mask = tree->kernel->containing(node, target->box); mask; mask &= mask - 1) {
-        path->slot[level] = (unsigned)__builtin_ctzll(mask);
-        if (find_below(tree, node->inner.child[path->slot[level]], level - 1, target, path))
+        path->slot[level] = rt_inner_slot((unsigned)__builtin_ctzll(mask));
+        if (find_below(tree, rt_entry_child(node, path->slot[level]), level - 1, target, path))
             return true;
     }
     return false;
@@ -51,9 +52,9 @@ bool rt_find_locked(struct rtree *tree, const double rect[4], uint64_t id, struc
 
 static void put_box(struct rt_node *node, unsigned slot, struct rt_fbox box)
 {
-    rt_seq_begin(&node->version);
-    rt_put_inner_entry(node, slot, box, node->inner.child[slot]);
-    rt_seq_end(&node->version);
+    rt_node_begin(node);
+    rt_put_inner_entry(node, slot, box, rt_entry_child(node, slot));
+    rt_node_end(node);
 }
 
 /* Make the boxes above the path's node of this level tight again. */
@@ -72,11 +73,11 @@ void rt_tighten(struct rtree *tree, const struct rt_path *path, unsigned level)
 static void remove_entry(struct rt_node *node, unsigned slot)
 {
     unsigned last = rt_count_of(node) - 1, level = rt_level_of(node);
-    rt_seq_begin(&node->version);
+    rt_node_begin(node);
     if (slot != last)
         rt_copy_entry(node, slot, last);
     rt_set_meta(node, last, level);
-    rt_seq_end(&node->version);
+    rt_node_end(node);
 }
 
 static float box_area(struct rt_fbox box)
@@ -106,7 +107,7 @@ static void lower_root(struct rtree *tree)
     uint32_t root = rt_root(tree->header);
     unsigned height = rt_height(tree->header);
     while (height > 1 && rt_count_of(tree->nodes + root) == 1) {
-        uint32_t child = tree->nodes[root].inner.child[0];
+        uint32_t child = rt_entry_child(tree->nodes + root, 0);
         rt_set_root(tree, child, --height);
         rt_node_free(tree, root);
         root = child;
@@ -118,7 +119,7 @@ static bool merge(struct rtree *tree, const struct rt_path *path, unsigned level
 {
     struct rt_node *parent = tree->nodes + path->node[level + 1];
     unsigned slot = path->slot[level + 1], other = choose_sibling(parent, slot);
-    uint32_t index = path->node[level], sibling = parent->inner.child[other];
+    uint32_t index = path->node[level], sibling = rt_entry_child(parent, other);
     struct rt_pool pool = {0};
     rt_pool_add_node(&pool, tree->nodes + sibling);
     rt_pool_add_node(&pool, tree->nodes + index);
@@ -214,9 +215,9 @@ static bool update_in_place(struct rtree *tree, const struct rt_path *path, cons
         if (!rt_fbox_equal(rt_fbox_union(room, box), room))
             return false;
     }
-    rt_seq_begin(&leaf->version);
+    rt_node_begin(leaf);
     rt_put_leaf_entry(leaf, path->slot[0], rect, id);
-    rt_seq_end(&leaf->version);
+    rt_node_end(leaf);
     rt_tighten(tree, path, 0);
     return true;
 }

@@ -40,10 +40,10 @@ static int insert_first(struct rtree *tree, const double rect[4], uint64_t id)
     RT_PUT(header->origin[1], rect[LO_Y]);
     uint32_t root = rt_node_take(tree, 0);
     struct rt_node *node = tree->nodes + root;
-    rt_seq_begin(&node->version);
+    rt_node_begin(node);
     rt_put_leaf_entry(node, 0, rect, id);
     rt_set_meta(node, 1, 0);
-    rt_seq_end(&node->version);
+    rt_node_end(node);
     rt_set_root(tree, root, 1);
     rt_moves_end(tree);
     return 0;
@@ -57,7 +57,7 @@ static void descend(const struct rtree *tree, struct rt_fbox box, struct rt_path
         const struct rt_node *node = tree->nodes + index;
         path->node[level] = index;
         path->slot[level] = tree->kernel->choose(node, box);
-        index = node->inner.child[path->slot[level]];
+        index = rt_entry_child(node, path->slot[level]);
         const char *line = (const char *)(tree->nodes + index);
         for (unsigned i = 0; i < RT_NODE_BYTES; i += 64)
             __builtin_prefetch(line + i, 0, 3);
@@ -73,9 +73,9 @@ static void enlarge(struct rtree *tree, const struct rt_path *path, unsigned lev
         struct rt_fbox old = rt_entry_fbox(node, path->slot[level]), grown = rt_fbox_union(old, box);
         if (rt_fbox_equal(old, grown))
             return;
-        rt_seq_begin(&node->version);
-        rt_put_inner_entry(node, path->slot[level], grown, node->inner.child[path->slot[level]]);
-        rt_seq_end(&node->version);
+        rt_node_begin(node);
+        rt_put_inner_entry(node, path->slot[level], grown, rt_entry_child(node, path->slot[level]));
+        rt_node_end(node);
     }
 }
 
@@ -124,28 +124,27 @@ static void grow_root(struct rtree *tree, uint32_t old_root, struct halves halve
 {
     uint32_t root = rt_node_take(tree, height);
     struct rt_node *node = tree->nodes + root;
-    rt_seq_begin(&node->version);
+    rt_node_begin(node);
     rt_put_inner_entry(node, 0, halves.old_box, old_root);
     rt_put_inner_entry(node, 1, halves.new_box, halves.new_node);
     rt_set_meta(node, 2, height);
-    rt_seq_end(&node->version);
+    rt_node_end(node);
     rt_set_root(tree, root, height + 1);
 }
 
 static void put_halves(struct rt_node *node, unsigned slot, struct halves halves, unsigned level)
 {
     unsigned count = rt_count_of(node);
-    rt_seq_begin(&node->version);
-    rt_put_inner_entry(node, slot, halves.old_box, node->inner.child[slot]);
+    rt_node_begin(node);
+    rt_put_inner_entry(node, slot, halves.old_box, rt_entry_child(node, slot));
     rt_put_inner_entry(node, count, halves.new_box, halves.new_node);
     rt_set_meta(node, count + 1, level);
-    rt_seq_end(&node->version);
+    rt_node_end(node);
 }
 
 static void pool_set(struct rt_pool *pool, unsigned at, struct rt_fbox box, uint64_t ref)
 {
-    for (unsigned side = 0; side < 4; side++)
-        pool->box[at].v[side] = (double)box.v[side];
+    pool->box[at] = rt_widen(box);
     pool->ref[at] = ref;
 }
 
@@ -167,7 +166,7 @@ static void insert_splitting(struct rtree *tree, const struct rt_path *path, con
         }
         pool.n = 0;
         rt_pool_add_node(&pool, node);
-        pool_set(&pool, slot, halves.old_box, node->inner.child[slot]);
+        pool_set(&pool, slot, halves.old_box, rt_entry_child(node, slot));
         pool_set(&pool, pool.n++, halves.new_box, halves.new_node);
         halves = split_node(tree, &pool, path->node[level], level);
     }
@@ -177,10 +176,10 @@ static void insert_splitting(struct rtree *tree, const struct rt_path *path, con
 static void append_to_leaf(struct rt_node *leaf, const double rect[4], uint64_t id)
 {
     unsigned count = rt_count_of(leaf);
-    rt_seq_begin(&leaf->version);
+    rt_node_begin(leaf);
     rt_put_leaf_entry(leaf, count, rect, id);
     rt_set_meta(leaf, count + 1, 0);
-    rt_seq_end(&leaf->version);
+    rt_node_end(leaf);
 }
 
 static int insert_further(struct rtree *tree, const double rect[4], uint64_t id)

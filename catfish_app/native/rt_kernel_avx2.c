@@ -42,7 +42,7 @@ static RT_RACY struct vq vq_make(const double query[4], struct rt_fbox box)
 static RT_RACY uint64_t inner_hits(const struct rt_node *node, const struct vq *vq)
 {
     uint64_t mask = 0;
-    for (unsigned i = 0; i < RT_INNER_MAX; i += 8) {
+    for (unsigned i = 0; i < RT_INNER_PLACES; i += 8) {
         __m256 x = _mm256_and_ps(_mm256_cmp_ps(_mm256_load_ps(node->inner.box[LO_X] + i), vq->f[HI_X], _CMP_LE_OQ),
                                  _mm256_cmp_ps(_mm256_load_ps(node->inner.box[HI_X] + i), vq->f[LO_X], _CMP_GE_OQ));
         __m256 y = _mm256_and_ps(_mm256_cmp_ps(_mm256_load_ps(node->inner.box[LO_Y] + i), vq->f[HI_Y], _CMP_LE_OQ),
@@ -55,7 +55,7 @@ static RT_RACY uint64_t inner_hits(const struct rt_node *node, const struct vq *
 static RT_RACY uint64_t inner_containing(const struct rt_node *node, struct rt_fbox box)
 {
     uint64_t mask = 0;
-    for (unsigned i = 0; i < RT_INNER_MAX; i += 8) {
+    for (unsigned i = 0; i < RT_INNER_PLACES; i += 8) {
         __m256 x = _mm256_and_ps(
             _mm256_cmp_ps(_mm256_load_ps(node->inner.box[LO_X] + i), _mm256_set1_ps(box.v[LO_X]), _CMP_LE_OQ),
             _mm256_cmp_ps(_mm256_load_ps(node->inner.box[HI_X] + i), _mm256_set1_ps(box.v[HI_X]), _CMP_GE_OQ));
@@ -70,7 +70,7 @@ static RT_RACY uint64_t inner_containing(const struct rt_node *node, struct rt_f
 static RT_RACY uint32_t leaf_hits(const struct rt_node *node, const struct vq *vq)
 {
     uint32_t mask = 0;
-    for (unsigned i = 0; i < RT_LEAF_MAX; i += 4) {
+    for (unsigned i = 0; i < RT_LEAF_PLACES; i += 4) {
         __m256d x = _mm256_and_pd(_mm256_cmp_pd(_mm256_load_pd(node->leaf.box[LO_X] + i), vq->d[HI_X], _CMP_LE_OQ),
                                   _mm256_cmp_pd(_mm256_load_pd(node->leaf.box[HI_X] + i), vq->d[LO_X], _CMP_GE_OQ));
         __m256d y = _mm256_and_pd(_mm256_cmp_pd(_mm256_load_pd(node->leaf.box[LO_Y] + i), vq->d[HI_Y], _CMP_LE_OQ),
@@ -105,7 +105,7 @@ static const uint32_t pack_left[16][8] __attribute__((aligned(32))) = {
 static RT_RACY unsigned leaf_emit(const struct rt_node *node, uint32_t mask, uint64_t *out)
 {
     uint64_t *to = out;
-    for (unsigned i = 0; i < RT_LEAF_MAX; i += 4) {
+    for (unsigned i = 0; i < RT_LEAF_PLACES; i += 4) {
         unsigned bits = mask >> i & 15;
         __m256i ids = _mm256_load_si256((const __m256i *)(node->leaf.id + i));
         __m256i lanes = _mm256_load_si256((const __m256i *)pack_left[bits]);

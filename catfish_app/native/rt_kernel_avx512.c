@@ -46,7 +46,7 @@ static RT_RACY struct vq vq_make(const double query[4], struct rt_fbox box)
 static RT_RACY uint64_t inner_hits(const struct rt_node *node, const struct vq *vq)
 {
     uint64_t mask = 0;
-    for (unsigned i = 0; i < RT_INNER_MAX; i += 16) {
+    for (unsigned i = 0; i < RT_INNER_PLACES; i += 16) {
         __mmask16 hit = _mm512_cmp_ps_mask(_mm512_load_ps(node->inner.box[LO_X] + i), vq->f[HI_X], _CMP_LE_OQ);
         hit = _mm512_mask_cmp_ps_mask(hit, _mm512_load_ps(node->inner.box[HI_X] + i), vq->f[LO_X], _CMP_GE_OQ);
         hit = _mm512_mask_cmp_ps_mask(hit, _mm512_load_ps(node->inner.box[LO_Y] + i), vq->f[HI_Y], _CMP_LE_OQ);
@@ -59,7 +59,7 @@ static RT_RACY uint64_t inner_hits(const struct rt_node *node, const struct vq *
 static RT_RACY uint64_t inner_containing(const struct rt_node *node, struct rt_fbox box)
 {
     uint64_t mask = 0;
-    for (unsigned i = 0; i < RT_INNER_MAX; i += 16) {
+    for (unsigned i = 0; i < RT_INNER_PLACES; i += 16) {
         __mmask16 hit = _mm512_cmp_ps_mask(_mm512_load_ps(node->inner.box[LO_X] + i), _mm512_set1_ps(box.v[LO_X]), _CMP_LE_OQ);
         hit = _mm512_mask_cmp_ps_mask(hit, _mm512_load_ps(node->inner.box[HI_X] + i), _mm512_set1_ps(box.v[HI_X]), _CMP_GE_OQ);
         hit = _mm512_mask_cmp_ps_mask(hit, _mm512_load_ps(node->inner.box[LO_Y] + i), _mm512_set1_ps(box.v[LO_Y]), _CMP_LE_OQ);
@@ -72,7 +72,7 @@ static RT_RACY uint64_t inner_containing(const struct rt_node *node, struct rt_f
 static RT_RACY uint32_t leaf_hits(const struct rt_node *node, const struct vq *vq)
 {
     uint32_t mask = 0;
-    for (unsigned i = 0; i < RT_LEAF_MAX; i += 8) {
+    for (unsigned i = 0; i < RT_LEAF_PLACES; i += 8) {
         __mmask8 hit = _mm512_cmp_pd_mask(_mm512_load_pd(node->leaf.box[LO_X] + i), vq->d[HI_X], _CMP_LE_OQ);
         hit = _mm512_mask_cmp_pd_mask(hit, _mm512_load_pd(node->leaf.box[HI_X] + i), vq->d[LO_X], _CMP_GE_OQ);
         hit = _mm512_mask_cmp_pd_mask(hit, _mm512_load_pd(node->leaf.box[LO_Y] + i), vq->d[HI_Y], _CMP_LE_OQ);
@@ -85,7 +85,7 @@ static RT_RACY uint32_t leaf_hits(const struct rt_node *node, const struct vq *v
 static RT_RACY unsigned leaf_emit(const struct rt_node *node, uint32_t mask, uint64_t *out)
 {
     uint64_t *to = out;
-    for (unsigned i = 0; i < RT_LEAF_MAX; i += 8) {
+    for (unsigned i = 0; i < RT_LEAF_PLACES; i += 8) {
         __mmask8 bits = (__mmask8)(mask >> i);
         _mm512_storeu_si512(to, _mm512_maskz_compress_epi64(bits, _mm512_load_si512(node->leaf.id + i)));
         to += __builtin_popcount(bits);

@@ -72,17 +72,18 @@ static void offer(struct near *near, double distance2, uint64_t id)
     }
 }
 
-static bool visit_leaf(struct near *near, const struct rt_node *node, uint64_t version, unsigned count)
+static bool visit_leaf(struct near *near, const struct rt_node *node, uint32_t version, unsigned count)
 {
     double distances2[RT_LEAF_MAX];
     uint64_t ids[RT_LEAF_MAX];
     const double *q = near->query;
     for (unsigned i = 0; i < count && i < RT_LEAF_MAX; i++) {
-        ids[i] = RT_GET(node->leaf.id[i]);
-        distances2[i] = gap2(RT_GET(node->leaf.box[LO_X][i]) - q[HI_X], q[LO_X] - RT_GET(node->leaf.box[HI_X][i])) +
-                        gap2(RT_GET(node->leaf.box[LO_Y][i]) - q[HI_Y], q[LO_Y] - RT_GET(node->leaf.box[HI_Y][i]));
+        unsigned at = rt_leaf_at(i);
+        ids[i] = RT_GET(node->leaf.id[at]);
+        distances2[i] = gap2(RT_GET(node->leaf.box[LO_X][at]) - q[HI_X], q[LO_X] - RT_GET(node->leaf.box[HI_X][at])) +
+                        gap2(RT_GET(node->leaf.box[LO_Y][at]) - q[HI_Y], q[LO_Y] - RT_GET(node->leaf.box[HI_Y][at]));
     }
-    if (!rt_seq_same(&node->version, version))
+    if (!rt_version_same(node, version))
         return false;
     for (unsigned i = 0; i < count; i++)
         offer(near, distances2[i], ids[i]);
@@ -94,15 +95,15 @@ static void list_branches(const struct near *near, const struct rt_node *node, u
 {
     const float *q = near->box.v;
     for (unsigned i = 0; i < count; i++) {
-        double dx2 = gap2((double)RT_GET(node->inner.box[LO_X][i]) - (double)q[HI_X],
-                          (double)q[LO_X] - (double)RT_GET(node->inner.box[HI_X][i]));
-        double dy2 = gap2((double)RT_GET(node->inner.box[LO_Y][i]) - (double)q[HI_Y],
-                          (double)q[LO_Y] - (double)RT_GET(node->inner.box[HI_Y][i]));
-        struct branch branch = {dx2 + dy2, RT_GET(node->inner.child[i])};
-        unsigned at = i;
-        for (; at > 0 && branches[at - 1].distance2 > branch.distance2; at--)
-            branches[at] = branches[at - 1];
-        branches[at] = branch;
+        unsigned at = rt_inner_at(i), to = i;
+        double dx2 = gap2((double)RT_GET(node->inner.box[LO_X][at]) - (double)q[HI_X],
+                          (double)q[LO_X] - (double)RT_GET(node->inner.box[HI_X][at]));
+        double dy2 = gap2((double)RT_GET(node->inner.box[LO_Y][at]) - (double)q[HI_Y],
+                          (double)q[LO_Y] - (double)RT_GET(node->inner.box[HI_Y][at]));
+        struct branch branch = {dx2 + dy2, RT_GET(node->inner.child[at])};
+        for (; to > 0 && branches[to - 1].distance2 > branch.distance2; to--)
+            branches[to] = branches[to - 1];
+        branches[to] = branch;
     }
 }
 
@@ -120,12 +121,12 @@ static bool visit(struct near *near, uint32_t index, unsigned level)
     for (;; rt_pause()) {
         if (!rt_seq_same(&near->tree->header->moves, near->moves))
             return false;
-        uint64_t version = rt_seq_load(&node->version), meta = RT_GET(node->meta);
+        uint32_t version = rt_version_load(node), meta = RT_GET(node->meta);
         count = rt_meta_count(meta);
         if (version & 1)
             continue;
         if (rt_meta_level(meta) != level || count > rt_max_of(level)) {
-            if (rt_seq_same(&node->version, version))
+            if (rt_version_same(node, version))
                 return false; /* it was freed and is another one's now */
             continue;
         }
@@ -135,7 +136,7 @@ static bool visit(struct near *near, uint32_t index, unsigned level)
             continue;
         }
         list_branches(near, node, count, branches);
-        if (rt_seq_same(&node->version, version))
+        if (rt_version_same(node, version))
             break;
     }
     if (!rt_seq_same(&near->tree->header->moves, near->moves))

@@ -5,8 +5,16 @@
  *   | rt_header     | node 0   | node 1   | node 2   |          node i at 4096 + 1024 i; no pointers anywhere
  *   +---------------+----------+----------+----------+- - -
  *
- *   leaf:  | version meta .. 64 B | lo_x 24 f64 | lo_y | hi_x | hi_y | id    24 u64 |  = 1024 B
- *   inner: | version meta .. 64 B | lo_x 48 f32 | lo_y | hi_x | hi_y | child 48 u32 |  = 1024 B
+ * A node is a page of l5_page.h: sixteen lines of 64 bytes, and each begins with the page's version (u32). So a vector that
+ * holds one line has the version in its lane 0 (v below), and entries in the others:
+ *
+ *   line      0                 1             2             3             4 .. 6   7 .. 9   10 .. 12   13 .. 15
+ *   leaf:   | v meta next .. |  v lo_x 0-6  | v lo_x 7-13 | v lo_x 14-20 | lo_y   | hi_x   | hi_y     | id      |  21 entries
+ *   inner:  | v meta next .. |  v lo_x 0-14 | v lo_x 15-29| v lo_x 30-44 | lo_y   | hi_x   | hi_y     | child   |  45 entries
+ *
+ * Kernels compute with whole lines; a bit of their masks is a place (24 of a leaf, 48 of an inner node), and a table by the
+ * count tells which places hold entries. All others count slots, 0 to 20 or 44, and find the place of a slot by
+ * rt_leaf_at or rt_inner_at.
  *
  * Boxes of inner nodes are single precision, relative to an origin in the header, and rounded outwards. Twice the fan-out
  * for the same bytes and the same number of vector compares makes the tree a level lower; leaves hold the exact doubles,
@@ -14,7 +22,8 @@
  * whenever something in it does. The origin (the first rectangle, or the middle of a bulk load) keeps coordinates
  * that are large compared with their spread, like seconds since 1970, from losing their bits.
  *
- * Sequence words. `version` of a node is odd while the (one) writer changes it. `moves` of the header is odd while
+ * Sequence words. The version of a node is odd while the (one) writer changes it; who reads the memory itself looks at that of
+ * line 0, who reads copies (rt_remote.c) at all of them. `moves` of the header is odd while
  * entries move from node to node, nodes are freed, or the root changes; a reader that sees it change starts
  * again. What leaves `moves` alone is harmless to a reader that has passed: an entry that comes or goes in one leaf, a
  * box that grows, a box that shrinks to what is there.
@@ -44,35 +53,67 @@
 #endif
 
 #define RT_MAGIC UINT64_C(0x3165657274667463) /* "ctftree1" */
-#define RT_FORMAT 1
+#define RT_FORMAT 2
 #define RT_NONE UINT32_C(0xffffffff)
-/* A little under the 40 % that the R*-tree paper found best: half of what a bulk load at fill 0.75 puts into a node. */
-#define RT_LEAF_MIN 9
-#define RT_INNER_MIN 18
-#define RT_MAX_HEIGHT 12 /* 9 * 18^11 entries need more than 2^30 nodes */
+/* A little under the 40 % that the R*-tree paper found best, and not more than half of what a bulk load at fill 0.75 puts into
+ * a node. */
+#define RT_LEAF_MIN 8
+#define RT_INNER_MIN 17
+#define RT_MAX_HEIGHT 12 /* 2 * 17^11 nodes are more than 2^30 */
 #define RT_READ_TRIES 16
 #define RT_OVERFLOW_MAX (RT_INNER_MAX + RT_INNER_MIN) /* most entries that two nodes ever share out */
 
+#define RT_LEAF_LANES 8
+#define RT_INNER_LANES 16
+#define RT_LEAF_PLACES 24 /* three lines of eight doubles, with those of the versions */
+#define RT_INNER_PLACES 48
+
 struct rt_node {
-    uint64_t version;
-    uint64_t meta; /* count | level << 16 */
+    uint32_t version;
+    uint32_t meta; /* count | level << 16 */
     uint32_t next_free;
-    uint32_t spare[11];
+    uint32_t spare[13];
     union {
         struct {
-            double box[4][RT_LEAF_MAX]; /* lo_x, lo_y, hi_x, hi_y */
-            uint64_t id[RT_LEAF_MAX];
+            double box[4][RT_LEAF_PLACES]; /* lo_x, lo_y, hi_x, hi_y */
+            uint64_t id[RT_LEAF_PLACES];
         } leaf;
         struct {
-            float box[4][RT_INNER_MAX];
-            uint32_t child[RT_INNER_MAX];
+            float box[4][RT_INNER_PLACES];
+            uint32_t child[RT_INNER_PLACES];
         } inner;
     };
 } __attribute__((aligned(64)));
 
 _Static_assert(sizeof(struct rt_node) == RT_NODE_BYTES, "a node is 1 KiB");
+_Static_assert(RT_LEAF_MAX == RT_LEAF_PLACES / RT_LEAF_LANES * (RT_LEAF_LANES - 1), "one lane of a line is the version");
+_Static_assert(RT_INNER_MAX == RT_INNER_PLACES / RT_INNER_LANES * (RT_INNER_LANES - 1), "one lane of a line is the version");
 
 enum { LO_X, LO_Y, HI_X, HI_Y };
+
+/* The place of a slot, and the slot of a place. */
+static inline unsigned rt_leaf_at(unsigned slot)
+{
+    return slot + slot / (RT_LEAF_LANES - 1) + 1;
+}
+static inline unsigned rt_inner_at(unsigned slot)
+{
+    return slot + slot / (RT_INNER_LANES - 1) + 1;
+}
+static inline unsigned rt_inner_slot(unsigned place)
+{
+    return place - place / RT_INNER_LANES - 1;
+}
+
+/* The places of the first `count` entries. */
+static inline uint32_t rt_leaf_places(unsigned count)
+{
+    return ((UINT32_C(1) << (rt_leaf_at(count) & 31)) - 1) & UINT32_C(0xfefefe);
+}
+static inline uint64_t rt_inner_places(unsigned count)
+{
+    return ((UINT64_C(1) << (rt_inner_at(count) & 63)) - 1) & UINT64_C(0xfffefffefffe);
+}
 
 struct rt_header {
     uint64_t magic;
@@ -148,8 +189,7 @@ RT_GETTER(rt_get_u64, uint64_t)
         __atomic_store(&(field), &rt_v_, RT_DATA_STORE);  \
     } while (0)
 
-/* Sequence words. The names of the pairs: node-version (rt_write_end with rt_read_begin, rt_write_begin with
- * rt_read_valid) and moves (the same, on the header). */
+/* The sequence word of the header. */
 static inline uint64_t rt_seq_load(const uint64_t *word)
 {
     return __atomic_load_n(word, __ATOMIC_ACQUIRE); /* pairs with: rt_seq_end */
@@ -172,6 +212,42 @@ static inline void rt_seq_end(uint64_t *word)
     __atomic_store_n(word, *word + 1, __ATOMIC_RELEASE); /* pairs with: rt_seq_load */
 }
 
+/* The versions of a node. */
+typedef uint32_t rt_word __attribute__((may_alias));
+#define RT_LINE_BYTES 64
+
+static inline rt_word *rt_line(struct rt_node *node, unsigned line)
+{
+    return (rt_word *)((char *)node + RT_LINE_BYTES * line);
+}
+
+static inline uint32_t rt_version_load(const struct rt_node *node)
+{
+    return __atomic_load_n(&node->version, __ATOMIC_ACQUIRE); /* pairs with: rt_node_end */
+}
+
+static inline bool rt_version_same(const struct rt_node *node, uint32_t seen)
+{
+    rt_acquire_fence(); /* pairs with: rt_node_begin */
+    return __atomic_load_n(&node->version, __ATOMIC_RELAXED) == seen;
+}
+
+static inline void rt_node_begin(struct rt_node *node)
+{
+    uint32_t odd = node->version + 1;
+    for (unsigned line = 0; line < RT_NODE_BYTES / RT_LINE_BYTES; line++)
+        __atomic_store_n(rt_line(node, line), odd, __ATOMIC_RELAXED);
+    rt_release_fence(); /* pairs with: rt_version_same */
+}
+
+static inline void rt_node_end(struct rt_node *node)
+{
+    uint32_t even = node->version + 1;
+    for (unsigned line = 1; line < RT_NODE_BYTES / RT_LINE_BYTES; line++)
+        __atomic_store_n(rt_line(node, line), even, RT_DATA_STORE);
+    __atomic_store_n(&node->version, even, __ATOMIC_RELEASE); /* pairs with: rt_version_load */
+}
+
 static inline void rt_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -181,17 +257,17 @@ static inline void rt_pause(void)
 #endif
 }
 
-static inline unsigned rt_meta_count(uint64_t meta)
+static inline unsigned rt_meta_count(uint32_t meta)
 {
-    return (unsigned)(meta & 0xffff);
+    return meta & 0xffff;
 }
-static inline unsigned rt_meta_level(uint64_t meta)
+static inline unsigned rt_meta_level(uint32_t meta)
 {
-    return (unsigned)((meta >> 16) & 0xff);
+    return meta >> 16;
 }
-static inline uint64_t rt_meta(unsigned count, unsigned level)
+static inline uint32_t rt_meta(unsigned count, unsigned level)
 {
-    return (uint64_t)count | (uint64_t)level << 16;
+    return count | level << 16;
 }
 static inline unsigned rt_count_of(const struct rt_node *node)
 {
@@ -240,14 +316,36 @@ static inline struct rt_fbox rt_fbox_union(struct rt_fbox a, struct rt_fbox b)
     return (struct rt_fbox){{a.v[LO_X] < b.v[LO_X] ? a.v[LO_X] : b.v[LO_X], a.v[LO_Y] < b.v[LO_Y] ? a.v[LO_Y] : b.v[LO_Y],
                              a.v[HI_X] > b.v[HI_X] ? a.v[HI_X] : b.v[HI_X], a.v[HI_Y] > b.v[HI_Y] ? a.v[HI_Y] : b.v[HI_Y]}};
 }
+static inline struct rt_dbox rt_widen(struct rt_fbox box)
+{
+    return (struct rt_dbox){{(double)box.v[0], (double)box.v[1], (double)box.v[2], (double)box.v[3]}};
+}
 static inline bool rt_fbox_equal(struct rt_fbox a, struct rt_fbox b)
 {
     return a.v[0] == b.v[0] && a.v[1] == b.v[1] && a.v[2] == b.v[2] && a.v[3] == b.v[3];
 }
+
+/* ---- entries, by slot: for the writer, and who looks at the tree under its mutex ---- */
+
 static inline struct rt_fbox rt_entry_fbox(const struct rt_node *node, unsigned slot)
 {
-    return (struct rt_fbox){{node->inner.box[LO_X][slot], node->inner.box[LO_Y][slot], node->inner.box[HI_X][slot],
-                             node->inner.box[HI_Y][slot]}};
+    unsigned at = rt_inner_at(slot);
+    return (struct rt_fbox){
+        {node->inner.box[LO_X][at], node->inner.box[LO_Y][at], node->inner.box[HI_X][at], node->inner.box[HI_Y][at]}};
+}
+static inline uint32_t rt_entry_child(const struct rt_node *node, unsigned slot)
+{
+    return node->inner.child[rt_inner_at(slot)];
+}
+static inline struct rt_dbox rt_entry_dbox(const struct rt_node *node, unsigned slot)
+{
+    unsigned at = rt_leaf_at(slot);
+    return (struct rt_dbox){
+        {node->leaf.box[LO_X][at], node->leaf.box[LO_Y][at], node->leaf.box[HI_X][at], node->leaf.box[HI_Y][at]}};
+}
+static inline uint64_t rt_entry_id(const struct rt_node *node, unsigned slot)
+{
+    return node->leaf.id[rt_leaf_at(slot)];
 }
 
 /* ---- rt_arena.c ---- */

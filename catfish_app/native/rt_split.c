@@ -42,16 +42,16 @@ void rt_pool_add_node(struct rt_pool *pool, const struct rt_node *node)
     unsigned count = rt_count_of(node), n = pool->n;
     bool leaf = rt_level_of(node) == 0;
     for (unsigned i = 0; i < count; i++, n++) {
-        for (unsigned side = 0; side < 4; side++)
-            pool->box[n].v[side] = leaf ? node->leaf.box[side][i] : (double)node->inner.box[side][i];
-        pool->ref[n] = leaf ? node->leaf.id[i] : node->inner.child[i];
+        struct rt_fbox box = leaf ? (struct rt_fbox){{0}} : rt_entry_fbox(node, i);
+        pool->box[n] = leaf ? rt_entry_dbox(node, i) : rt_widen(box);
+        pool->ref[n] = leaf ? rt_entry_id(node, i) : rt_entry_child(node, i);
     }
     pool->n = n;
 }
 
 void rt_pool_write(const struct rt_pool *pool, unsigned from, unsigned to, struct rt_node *node, unsigned level)
 {
-    rt_seq_begin(&node->version);
+    rt_node_begin(node);
     for (unsigned i = from; i < to; i++) {
         const double *v = pool->box[i].v;
         if (level == 0)
@@ -61,7 +61,7 @@ void rt_pool_write(const struct rt_pool *pool, unsigned from, unsigned to, struc
                                (uint32_t)pool->ref[i]);
     }
     rt_set_meta(node, to - from, level);
-    rt_seq_end(&node->version);
+    rt_node_end(node);
 }
 
 /* Insertion sort: nodes are small, and the two sorts of an axis are almost the same order. */

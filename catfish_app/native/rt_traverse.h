@@ -3,9 +3,9 @@
  *
  *   struct vq              the query, spread over vector registers
  *   vq_make(query, box)    make it from doubles and from the box in the tree's single precision
- *   inner_hits(node, vq)   bit i: box i meets the query (bits beyond the count are noise)
+ *   inner_hits(node, vq)   bit i: the box in place i meets the query (bits of places without entry are noise)
  *   leaf_hits(node, vq)    the same for the rectangles of a leaf
- *   leaf_emit(node, mask, out)   copy the ids of the set bits, in order, to out, where RT_LEAF_MAX fit; return how many
+ *   leaf_emit(node, mask, out)   copy the ids of the set bits, in order, to out, where RT_LEAF_PLACES fit; return how many
  *   KERNEL, KERNEL_NAME    the table's name
  */
 
@@ -42,9 +42,9 @@ static inline bool scan_begin(struct scan *scan, const struct rtree *tree, const
 }
 
 /* Push what meets the query. False: a writer moved entries, the scan is void. */
-static inline bool scan_inner(struct scan *scan, const struct rt_node *node, uint64_t meta)
+static inline bool scan_inner(struct scan *scan, const struct rt_node *node, uint32_t meta)
 {
-    uint64_t mask = inner_hits(node, &scan->query) & ((UINT64_C(1) << rt_meta_count(meta)) - 1);
+    uint64_t mask = inner_hits(node, &scan->query) & rt_inner_places(rt_meta_count(meta));
     unsigned depth = scan->depth;
     if (depth + RT_INNER_MAX > RT_STACK)
         return false;
@@ -59,25 +59,25 @@ static inline bool scan_inner(struct scan *scan, const struct rt_node *node, uin
 }
 
 /* Look at the node on top of the stack: push its children, or return the mask of the leaf's hits. The caller
- * validates by rt_seq_same(&node->version, *version) after it has used the leaf. -1: the scan is void. */
-static inline int scan_step(struct scan *scan, const struct rt_node **out, uint64_t *version, uint32_t *mask)
+ * validates by rt_version_same(node, *version) after it has used the leaf. -1: the scan is void. */
+static inline int scan_step(struct scan *scan, const struct rt_node **out, uint32_t *version, uint32_t *mask)
 {
     const struct rtree *tree = scan->tree;
     const struct rt_node *node = tree->nodes + scan->stack[scan->depth - 1];
     for (;;) {
-        uint64_t seen = rt_seq_load(&node->version);
+        uint32_t seen = rt_version_load(node);
         if (!(seen & 1)) {
-            uint64_t meta = RT_GET(node->meta);
+            uint32_t meta = RT_GET(node->meta);
             if (rt_meta_level(meta) == 0) {
                 scan->depth--;
                 *out = node;
                 *version = seen;
-                *mask = leaf_hits(node, &scan->query) & ((UINT32_C(1) << rt_meta_count(meta)) - 1);
+                *mask = leaf_hits(node, &scan->query) & rt_leaf_places(rt_meta_count(meta));
                 return 1;
             }
             unsigned depth = scan->depth--;
             bool fits = scan_inner(scan, node, meta);
-            if (rt_seq_same(&node->version, seen))
+            if (rt_version_same(node, seen))
                 return fits && __atomic_load_n(&tree->header->moves, __ATOMIC_RELAXED) == scan->moves ? 0 : -1;
             scan->depth = depth;
         }
@@ -90,9 +90,9 @@ static inline int scan_step(struct scan *scan, const struct rt_node **out, uint6
 /* Put a leaf's hits behind the n ids that are there; return the new number, which may be beyond the capacity. */
 static inline size_t emit(const struct rt_node *node, uint32_t mask, uint64_t *ids, size_t n, size_t capacity)
 {
-    if (capacity >= RT_LEAF_MAX && n <= capacity - RT_LEAF_MAX)
+    if (capacity >= RT_LEAF_PLACES && n <= capacity - RT_LEAF_PLACES)
         return n + leaf_emit(node, mask, ids + n);
-    uint64_t spill[RT_LEAF_MAX];
+    uint64_t spill[RT_LEAF_PLACES];
     unsigned hits = leaf_emit(node, mask, spill);
     for (unsigned i = 0; i < hits && n + i < capacity; i++)
         ids[n + i] = spill[i];
@@ -107,7 +107,7 @@ static int search_once(const struct rtree *tree, const double query[4], uint64_t
         return -EAGAIN;
     while (scan.depth) {
         const struct rt_node *node;
-        uint64_t version;
+        uint32_t version;
         uint32_t mask;
         int leaf = scan_step(&scan, &node, &version, &mask);
         if (leaf < 0)
@@ -115,7 +115,7 @@ static int search_once(const struct rtree *tree, const double query[4], uint64_t
         if (!leaf)
             continue;
         size_t after = mask ? emit(node, mask, ids, n, capacity) : n;
-        if (rt_seq_same(&node->version, version))
+        if (rt_version_same(node, version))
             n = after;
         else
             scan.depth++; /* the leaf is still there: look again */
@@ -134,14 +134,14 @@ static int count_once(const struct rtree *tree, const double query[4], uint64_t 
         return -EAGAIN;
     while (scan.depth) {
         const struct rt_node *node;
-        uint64_t version;
+        uint32_t version;
         uint32_t mask;
         int leaf = scan_step(&scan, &node, &version, &mask);
         if (leaf < 0)
             return -EAGAIN;
         if (!leaf)
             continue;
-        if (rt_seq_same(&node->version, version))
+        if (rt_version_same(node, version))
             n += (unsigned)__builtin_popcount(mask);
         else
             scan.depth++;
@@ -172,12 +172,12 @@ static inline void lane_begin(struct lane *lane, const struct rtree *tree, const
 static inline void lane_step(struct lane *lane)
 {
     const struct rt_node *node;
-    uint64_t version;
+    uint32_t version;
     uint32_t mask;
     int leaf = scan_step(&lane->scan, &node, &version, &mask);
     if (leaf > 0) {
         size_t after = mask ? emit(node, mask, lane->ids, lane->total, RT_LANE_IDS) : lane->total;
-        if (rt_seq_same(&node->version, version))
+        if (rt_version_same(node, version))
             lane->total = after;
         else
             lane->scan.depth++;
@@ -213,10 +213,10 @@ static void search_group(const struct rtree *tree, const double *queries, unsign
         totals[i] = lanes[i].total;
 }
 
-/* The children whose boxes hold the whole of this one. */
+/* The places of the children whose boxes hold the whole of this one. */
 static uint64_t containing(const struct rt_node *node, struct rt_fbox box)
 {
-    return inner_containing(node, box) & ((UINT64_C(1) << rt_count_of(node)) - 1);
+    return inner_containing(node, box) & rt_inner_places(rt_count_of(node));
 }
 
 #include "rt_choose.h"

@@ -24,8 +24,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RT_LEAF_MAX 24
-#define RT_INNER_MAX 48
+#define RT_LEAF_MAX 21
+#define RT_INNER_MAX 45
 #define RT_NODE_BYTES 1024
 #define RT_HEADER_BYTES 4096
 #define RT_MAX_NODES 1073741824
