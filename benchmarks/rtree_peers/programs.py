@@ -8,6 +8,7 @@ from typing import Self
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 NATIVE = ROOT / "catfish_app" / "native"
+L5_NATIVE = ROOT / "l5" / "native"
 BUILD = ROOT / "build" / "bench" / "rtree"
 
 
@@ -21,7 +22,7 @@ def build_ours() -> Path:
     if compiler is None:
         raise Unavailable("no C compiler: install gcc or clang")
     sources = [path for path in sorted(NATIVE.glob("rt_*.c")) if path.name != "rt_python.c"]
-    flags = ["-std=gnu11", "-O3", "-ffp-contract=off", f"-I{NATIVE}"]
+    flags = ["-std=gnu11", "-O3", "-ffp-contract=off", f"-I{NATIVE}", f"-I{L5_NATIVE}"]
     return _compile([compiler, *flags, HERE / "ours_loop.c", *sources], "ours_loop", ["-lm"])
 
 

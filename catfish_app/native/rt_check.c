@@ -55,9 +55,8 @@ static bool check_shape(const struct check *check, uint32_t index, unsigned leve
     unsigned count = rt_count_of(node), least = root ? (level ? 2 : 1) : rt_min_of(level);
     if (check->seen[index])
         return broken(check, "node %u is reached twice", index);
-    for (unsigned line = 0; line < RT_NODE_BYTES / RT_LINE_BYTES; line++)
-        if (node->version & 1 || *rt_line(check->tree->nodes + index, line) != node->version)
-            return broken(check, "node %u: its version is odd, or another one in line %u", index, line);
+    if (!l5_page_is_whole(node, RT_NODE_LINES))
+        return broken(check, "node %u: its version is odd, or not the same in all lines", index);
     if (rt_level_of(node) != level)
         return broken(check, "node %u: level %u instead of %u", index, rt_level_of(node), level);
     if (count < least || count > rt_max_of(level))

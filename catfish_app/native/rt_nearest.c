@@ -83,7 +83,7 @@ static bool visit_leaf(struct near *near, const struct rt_node *node, uint32_t v
         distances2[i] = gap2(RT_GET(node->leaf.box[LO_X][at]) - q[HI_X], q[LO_X] - RT_GET(node->leaf.box[HI_X][at])) +
                         gap2(RT_GET(node->leaf.box[LO_Y][at]) - q[HI_Y], q[LO_Y] - RT_GET(node->leaf.box[HI_Y][at]));
     }
-    if (!rt_version_same(node, version))
+    if (!l5_page_unchanged(node, version))
         return false;
     for (unsigned i = 0; i < count; i++)
         offer(near, distances2[i], ids[i]);
@@ -121,12 +121,12 @@ static bool visit(struct near *near, uint32_t index, unsigned level)
     for (;; rt_pause()) {
         if (!rt_seq_same(&near->tree->header->moves, near->moves))
             return false;
-        uint32_t version = rt_version_load(node), meta = RT_GET(node->meta);
+        uint32_t version = l5_page_enter(node), meta = RT_GET(node->meta);
         count = rt_meta_count(meta);
         if (version & 1)
             continue;
         if (rt_meta_level(meta) != level || count > rt_max_of(level)) {
-            if (rt_version_same(node, version))
+            if (l5_page_unchanged(node, version))
                 return false; /* it was freed and is another one's now */
             continue;
         }
@@ -136,7 +136,7 @@ static bool visit(struct near *near, uint32_t index, unsigned level)
             continue;
         }
         list_branches(near, node, count, branches);
-        if (rt_version_same(node, version))
+        if (l5_page_unchanged(node, version))
             break;
     }
     if (!rt_seq_same(&near->tree->header->moves, near->moves))

@@ -42,6 +42,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "l5_page.h"
 #include "rtree.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -212,40 +213,17 @@ static inline void rt_seq_end(uint64_t *word)
     __atomic_store_n(word, *word + 1, __ATOMIC_RELEASE); /* pairs with: rt_seq_load */
 }
 
-/* The versions of a node. */
-typedef uint32_t rt_word __attribute__((may_alias));
-#define RT_LINE_BYTES 64
-
-static inline rt_word *rt_line(struct rt_node *node, unsigned line)
-{
-    return (rt_word *)((char *)node + RT_LINE_BYTES * line);
-}
-
-static inline uint32_t rt_version_load(const struct rt_node *node)
-{
-    return __atomic_load_n(&node->version, __ATOMIC_ACQUIRE); /* pairs with: rt_node_end */
-}
-
-static inline bool rt_version_same(const struct rt_node *node, uint32_t seen)
-{
-    rt_acquire_fence(); /* pairs with: rt_node_begin */
-    return __atomic_load_n(&node->version, __ATOMIC_RELAXED) == seen;
-}
+/* The versions of a node, which is a page: l5_page.h has the protocol, and the names of the pairs. */
+#define RT_NODE_LINES (RT_NODE_BYTES / L5_PAGE_LINE_BYTES)
 
 static inline void rt_node_begin(struct rt_node *node)
 {
-    uint32_t odd = node->version + 1;
-    for (unsigned line = 0; line < RT_NODE_BYTES / RT_LINE_BYTES; line++)
-        __atomic_store_n(rt_line(node, line), odd, __ATOMIC_RELAXED);
-    rt_release_fence(); /* pairs with: rt_version_same */
+    l5_page_begin_whole(node, RT_NODE_LINES);
 }
 
 static inline void rt_node_end(struct rt_node *node)
 {
-    uint32_t even = node->version + 1;
-    for (unsigned line = 1; line < RT_NODE_BYTES / RT_LINE_BYTES; line++)
-        __atomic_store_n(rt_line(node, line), even, RT_DATA_STORE);
-    __atomic_store_n(&node->version, even, __ATOMIC_RELEASE); /* pairs with: rt_version_load */
+    l5_page_end(node, RT_NODE_LINES);
 }
 
 static inline void rt_pause(void)

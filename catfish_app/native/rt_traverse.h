@@ -59,13 +59,13 @@ static inline bool scan_inner(struct scan *scan, const struct rt_node *node, uin
 }
 
 /* Look at the node on top of the stack: push its children, or return the mask of the leaf's hits. The caller
- * validates by rt_version_same(node, *version) after it has used the leaf. -1: the scan is void. */
+ * validates by l5_page_unchanged(node, *version) after it has used the leaf. -1: the scan is void. */
 static inline int scan_step(struct scan *scan, const struct rt_node **out, uint32_t *version, uint32_t *mask)
 {
     const struct rtree *tree = scan->tree;
     const struct rt_node *node = tree->nodes + scan->stack[scan->depth - 1];
     for (;;) {
-        uint32_t seen = rt_version_load(node);
+        uint32_t seen = l5_page_enter(node);
         if (!(seen & 1)) {
             uint32_t meta = RT_GET(node->meta);
             if (rt_meta_level(meta) == 0) {
@@ -77,7 +77,7 @@ static inline int scan_step(struct scan *scan, const struct rt_node **out, uint3
             }
             unsigned depth = scan->depth--;
             bool fits = scan_inner(scan, node, meta);
-            if (rt_version_same(node, seen))
+            if (l5_page_unchanged(node, seen))
                 return fits && __atomic_load_n(&tree->header->moves, __ATOMIC_RELAXED) == scan->moves ? 0 : -1;
             scan->depth = depth;
         }
@@ -115,7 +115,7 @@ static int search_once(const struct rtree *tree, const double query[4], uint64_t
         if (!leaf)
             continue;
         size_t after = mask ? emit(node, mask, ids, n, capacity) : n;
-        if (rt_version_same(node, version))
+        if (l5_page_unchanged(node, version))
             n = after;
         else
             scan.depth++; /* the leaf is still there: look again */
@@ -141,7 +141,7 @@ static int count_once(const struct rtree *tree, const double query[4], uint64_t 
             return -EAGAIN;
         if (!leaf)
             continue;
-        if (rt_version_same(node, version))
+        if (l5_page_unchanged(node, version))
             n += (unsigned)__builtin_popcount(mask);
         else
             scan.depth++;
@@ -177,7 +177,7 @@ static inline void lane_step(struct lane *lane)
     int leaf = scan_step(&lane->scan, &node, &version, &mask);
     if (leaf > 0) {
         size_t after = mask ? emit(node, mask, lane->ids, lane->total, RT_LANE_IDS) : lane->total;
-        if (rt_version_same(node, version))
+        if (l5_page_unchanged(node, version))
             lane->total = after;
         else
             lane->scan.depth++;

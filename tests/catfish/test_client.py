@@ -175,7 +175,7 @@ async def test_a_full_tree_is_an_error_and_unchanged(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
     async with served(tmp_path, RTree(capacity=10), **options) as (tree, server):
-        room = server.tree.stats().capacity_nodes * 24
+        room = server.tree.stats().capacity_nodes * 21
         with pytest.raises(TreeFull, match=r"row \d+: the tree is full"):
             await tree.insert_many(boxes(room))
         with pytest.raises(TreeFull, match="do not fit"):

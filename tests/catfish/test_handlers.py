@@ -233,7 +233,7 @@ async def test_a_load_step_by_step(pair: Pair) -> None:
 
 
 async def test_the_tree_fills_up_alike(pair: Pair) -> None:
-    room = pair.trees[0].stats().capacity_nodes * 24
+    room = pair.trees[0].stats().capacity_nodes * 21
     for seed in range(room):
         boxes, ids = entries(20, seed)
         message = request(Op.INSERT_MANY, boxes + ids)

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-NATIVE = HERE.parent.parent / "catfish_app" / "native"
+ROOT = HERE.parent.parent
+NATIVE = ROOT / "catfish_app" / "native"
+L5_NATIVE = ROOT / "l5" / "native"
 FLAGS = [
     *("-std=gnu11", "-g", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"),
     "-fno-omit-frame-pointer",
@@ -47,7 +49,7 @@ def build(variant: str, program: Path) -> None:
     compiler = shutil.which("gcc") or shutil.which("clang")
     assert compiler, "no C compiler: install gcc or clang"
     sources = [*core_sources(), *sorted((HERE / "c").glob("*.c"))]
-    command = [compiler, *FLAGS, *VARIANTS[variant], f"-I{NATIVE}", *map(str, sources)]
+    command = [compiler, *FLAGS, *VARIANTS[variant], f"-I{NATIVE}", f"-I{L5_NATIVE}", *map(str, sources)]
     done = subprocess.run(
         [*command, "-o", str(program), "-lm", "-pthread"], capture_output=True, text=True
     )
