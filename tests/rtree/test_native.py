@@ -49,7 +49,14 @@ def build(variant: str, program: Path) -> None:
     compiler = shutil.which("gcc") or shutil.which("clang")
     assert compiler, "no C compiler: install gcc or clang"
     sources = [*core_sources(), *sorted((HERE / "c").glob("*.c"))]
-    command = [compiler, *FLAGS, *VARIANTS[variant], f"-I{NATIVE}", f"-I{L5_NATIVE}", *map(str, sources)]
+    command = [
+        compiler,
+        *FLAGS,
+        *VARIANTS[variant],
+        f"-I{NATIVE}",
+        f"-I{L5_NATIVE}",
+        *map(str, sources),
+    ]
     done = subprocess.run(
         [*command, "-o", str(program), "-lm", "-pthread"], capture_output=True, text=True
     )
