@@ -9,6 +9,7 @@ with a tolerance of 1e-6 (`EPSILON` of its geometric types), so its number lies 
 windows and that of windows grown by as much.
 """
 
+import importlib
 import json
 import subprocess
 import sys
@@ -23,14 +24,15 @@ import numpy as np
 
 from benchmarks import _harness
 from benchmarks._harness import Metric, Row, Sample
+from benchmarks._postgres import Unavailable, cluster, descendants
 from benchmarks.rtree_peers import workload
-from benchmarks.rtree_served_postgres import Unavailable, cluster, descendants
 
 ENTRIES = {True: 200_000, False: 2_000_000}
 SECONDS = {True: 0.3, False: 1.5}
 CHECKED = 300
 TOLERANCE = 1e-6
 PEER = "PostgreSQL box GiST"
+ROWS_AT_ONCE = 20_000
 METRICS = (
     Metric("rate", "searches per second, all clients", "1/s"),
     Metric("p50_us", "median time of a search", "us"),
@@ -159,7 +161,7 @@ def run(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="l5-bench-")))
         np.save(folder / "data.npy", rects)
         try:
-            address, pid = stack.enter_context(cluster(rects))
+            address, pid = stack.enter_context(cluster(lambda at: fill(at, rects)))
         except Unavailable as reason:
             print(f"rtree-served: left out: {reason}", file=sys.stderr)
             return
@@ -182,3 +184,21 @@ def measure(case: Case, sides: Sequence[Clients], rounds: int, repeats: int) -> 
     for metric in METRICS:
         rows += _harness.compare(case.name, [goals[metric.key]], [metric], [PEER], done)
     return rows
+
+
+def fill(address: str, rects: np.ndarray) -> None:
+    """Load the rectangles as boxes and index them."""
+    psycopg: Any = importlib.import_module("psycopg")
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("create table boxes (id int, box box)")
+        with connection.cursor().copy("copy boxes from stdin") as copy:
+            for first in range(0, len(rects), ROWS_AT_ONCE):
+                rows = rects[first : first + ROWS_AT_ONCE].tolist()
+                copy.write(
+                    "".join(
+                        f"{id}\t({x1!r},{y1!r}),({x0!r},{y0!r})\n"
+                        for id, (x0, y0, x1, y1) in enumerate(rows, first)
+                    )
+                )
+        connection.execute("create index on boxes using gist (box)")
+        connection.execute("vacuum analyze boxes")

@@ -19,8 +19,8 @@ def url(address: str, options: dict[str, Any]) -> str:
 
 def keywords(options: dict[str, Any]) -> dict[str, Any]:
     """Return what is given to both ends; a transport that is not "shm" is to stay a socket."""
-    known = ("ring", "segment", "spin_us", "transports")
-    return {key: options[key] for key in known if key in options}
+    known = ("ring", "segment", "spin_us", "token", "transports")
+    return {key: options[key] for key in known if options.get(key) is not None}
 
 
 @asynccontextmanager

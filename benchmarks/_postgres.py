@@ -1,18 +1,14 @@
-"""A PostgreSQL of our own for the benchmark: a fresh cluster in a temporary folder, no network."""
+"""A PostgreSQL of our own for the benchmarks: a fresh cluster in a temporary folder."""
 
-import importlib
 import os
 import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 ACCOUNT = "postgres"
 SETTINGS = {
@@ -22,7 +18,6 @@ SETTINGS = {
     "fsync": "off",
     "jit": "off",
 }
-ROWS_AT_ONCE = 20_000
 
 
 class Unavailable(Exception):
@@ -58,8 +53,11 @@ def run(command: list[str]) -> None:
 
 
 @contextmanager
-def cluster(rects: np.ndarray) -> Generator[tuple[str, int]]:
-    """Run a server that holds the rectangles under a GiST index; give its address and its pid."""
+def cluster(fill: Callable[[str], None], tcp_port: int | None = None) -> Generator[tuple[str, int]]:
+    """Run a server that `fill` has filled; give its address (a Unix socket's) and its pid.
+
+    It listens on a TCP port of loopback only if that is given.
+    """
     if find_spec("psycopg") is None:
         raise Unavailable("psycopg is not installed (pip install 'psycopg[binary]')")
     programs, prefix = folder_of_programs(), as_account()
@@ -70,6 +68,8 @@ def cluster(rects: np.ndarray) -> Generator[tuple[str, int]]:
         data = folder / "data"
         run([*prefix, str(programs / "initdb"), "-A", "trust", "-U", "bench", "-D", str(data)])
         settings = {**SETTINGS, "unix_socket_directories": str(folder)}
+        if tcp_port is not None:
+            settings |= {"listen_addresses": "127.0.0.1", "port": str(tcp_port)}
         options = " ".join(f"-c {key}={value}" for key, value in settings.items())
         control = [*prefix, str(programs / "pg_ctl"), "-D", str(data), "-w"]
         with (folder / "log").open("w") as log:
@@ -79,30 +79,11 @@ def cluster(rects: np.ndarray) -> Generator[tuple[str, int]]:
         if started.returncode:
             raise Unavailable((folder / "log").read_text()[-500:])
         try:
-            address = f"host={folder} user=bench dbname=postgres"
-            fill(address, rects)
+            address = f"host={folder} port={tcp_port or 5432} user=bench dbname=postgres"
+            fill(address)
             yield address, int((data / "postmaster.pid").read_text().split()[0])
         finally:
             subprocess.run([*control, "-m", "immediate", "stop"], capture_output=True)
-
-
-def fill(address: str, rects: np.ndarray) -> None:
-    """Load the rectangles as boxes and index them."""
-
-    psycopg: Any = importlib.import_module("psycopg")
-    with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute("create table boxes (id int, box box)")
-        with connection.cursor().copy("copy boxes from stdin") as copy:
-            for first in range(0, len(rects), ROWS_AT_ONCE):
-                rows = rects[first : first + ROWS_AT_ONCE].tolist()
-                copy.write(
-                    "".join(
-                        f"{id}\t({x1!r},{y1!r}),({x0!r},{y0!r})\n"
-                        for id, (x0, y0, x1, y1) in enumerate(rows, first)
-                    )
-                )
-        connection.execute("create index on boxes using gist (box)")
-        connection.execute("vacuum analyze boxes")
 
 
 def descendants(pid: int) -> list[int]:

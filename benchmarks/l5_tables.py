@@ -1,0 +1,168 @@
+"""The tables and the scale-out figure of L5's evaluation: ``python -m benchmarks l5-tables``.
+
+Table I is YCSB-C on one host, one client with one lookup outstanding; Table II is the scan of the
+whole table on one host; Tables III and IV are the same between two hosts; Figure 10 is the rate of
+all lookups together with more and more clients, with one and with two threads at the server.
+
+    host A  $ python -m benchmarks l5-tables --serve l5://192.0.2.1:7471 --token SECRET
+    host B  $ python -m benchmarks l5-tables --connect l5://192.0.2.1:7471 --token SECRET
+
+measures the tables of two hosts over every transport that they have in common; without either,
+all is on this host. The table has 100,000 rows of 1,000 bytes unless told otherwise.
+"""
+
+import argparse
+import json
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import attrs
+
+import l5
+from benchmarks import _report
+from benchmarks._cases import BANDWIDTH, Case, Peer, Size, left_out, measure
+from benchmarks._harness import KEYS, Metric, Row
+from benchmarks._postgres import Unavailable, cluster
+from benchmarks.messaging_peers import native_echo, ycsb_ours
+from benchmarks.messaging_peers.pair import Spec, WorkerFailed
+from benchmarks.messaging_peers.ycsb_postgres import fill
+
+ROWS = 100_000
+CLIENTS = (1, 2, 4, 8)
+LOOKUPS = Metric("rate", "lookups", "1/s")
+FULL = Size(5, 2, 0.5, CLIENTS, CLIENTS, 0, 0)
+QUICK = Size(1, 0, 0.02, (2,), (2,), 0, 0)
+WHAT = ("transfer",)
+METRICS = {"lookups": LOOKUPS, "scan": BANDWIDTH}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks l5-tables", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--quick", action="store_true", help="small and short: shows that it runs")
+    parser.add_argument("--rows", type=int, default=ROWS, help=f"of the table ({ROWS})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the lines there as well")
+    parser.add_argument("--token", help="what the two hosts tell each other")
+    role = parser.add_mutually_exclusive_group()
+    role.add_argument("--serve", metavar="URL", help="serve the table for another host")
+    role.add_argument("--connect", metavar="URL", help="measure against a table served elsewhere")
+    chosen = parser.parse_args(arguments)
+    rows = 1000 if chosen.quick else chosen.rows
+    size = QUICK if chosen.quick else FULL
+    with tempfile.TemporaryDirectory(prefix="l5-bench-") as folder, _report.Report() as report:
+        try:
+            library = native_echo.build(folder, "ycsb")
+        except native_echo.Unavailable as reason:
+            print(f"l5-tables: {reason}", file=sys.stderr)
+            return 1
+        options = {"rows": rows, "library": library}
+        if chosen.serve:
+            anyio.run(partial(serve, chosen.serve, options, chosen.token))
+            return 0
+        if chosen.connect:
+            made = between_hosts(chosen.connect, chosen.token, options, size, folder)
+        else:
+            made = on_one_host(options, size, folder)
+        write(made, chosen.json, report)
+    return 0
+
+
+def write(rows: Iterator[Row], path: Path | None, report: _report.Report) -> None:
+    lines: list[str] = []
+    for row in rows:
+        lines.append(json.dumps({key: row[key] for key in KEYS}))
+        print(lines[-1], flush=True)
+        report.add(row)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+async def serve(url: str, options: dict[str, Any], token: str | None) -> None:
+    """Serve the table until interrupted."""
+    async with l5.serve(ycsb_ours.service(options), url, token=token) as server:
+        print(f"serving {options['rows']} rows at {', '.join(server.urls)}", file=sys.stderr)
+        await server.serve_forever()
+
+
+# ---- on one host ----
+
+
+def ours(options: dict[str, Any], do: str, transport: str, **more: Any) -> Spec:
+    over = {"unix": "unix", "tcp": "tcp"}.get(transport)
+    told = options | {"do": do} | ({} if over is None else {"transports": over, "over": over})
+    return Spec(f"l5 {transport}", "ycsb_ours", options=told, what=WHAT, **more)
+
+
+def foreign(options: dict[str, Any], do: str, postgres: dict[str, str]) -> Iterator[Peer]:
+    told = options | {"do": do}
+    yield Peer(
+        Spec("SQLite in process", "ycsb_sqlite", options=told, what=WHAT, without_server=True)
+    )
+    for name, address in postgres.items():
+        with_address = told | {"postgres": address}
+        spec = Spec(name, "ycsb_postgres", options=with_address, what=WHAT, without_server=True)
+        yield Peer(spec, foreign=True)
+
+
+def on_one_host(options: dict[str, Any], size: Size, folder: str) -> Iterator[Row]:
+    """Tables I and II, and Figure 10."""
+    with ExitStack() as stack:
+        postgres: dict[str, str] = {}
+        port = free_port()
+        try:
+            filling = partial(fill, rows=options["rows"])
+            unix, _ = stack.enter_context(cluster(filling, port))
+            tcp = f"host=127.0.0.1 port={port} user=bench dbname=postgres"
+            postgres = {"PostgreSQL, unix": unix, "PostgreSQL, tcp": tcp}
+        except Unavailable as reason:
+            left_out("PostgreSQL", str(reason))
+        for case, do in (("table-1/ycsb-c", "lookups"), ("table-2/scan", "scan")):
+            sockets = [Peer(ours(options, do, transport)) for transport in ("unix", "tcp")]
+            peers = [*sockets, *foreign(options, do, postgres)]
+            yield from measure(
+                Case(case, ours(options, do, "shm"), peers, (METRICS[do],)), size, folder
+            )
+    yield from scale_out(options, size, folder)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def scale_out(options: dict[str, Any], size: Size, folder: str) -> Iterator[Row]:
+    """Figure 10: more and more clients; threads of the server, one and two."""
+    for clients in size.clients:
+        one = ours(options, "lookups", "shm", clients=clients)
+        two = ours(options | {"workers": 2}, "lookups", "shm", clients=clients)
+        peers = [
+            Peer(attrs.evolve(two, name="l5 shm, two threads")),
+            Peer(ours(options, "lookups", "tcp", clients=clients)),
+        ]
+        yield from measure(Case(f"figure-10/{clients}", one, peers, (LOOKUPS,)), size, folder)
+
+
+# ---- between two hosts ----
+
+
+def between_hosts(
+    url: str, token: str | None, options: dict[str, Any], size: Size, folder: str
+) -> Iterator[Row]:
+    """Tables III and IV: what the two hosts upgrade to, beside the socket."""
+    told = options | {"any_transport": True, "token": token, "remote": url}
+    for case, do in (("table-3/ycsb-c", "lookups"), ("table-4/scan", "scan")):
+        best = Spec("l5", "ycsb_remote", options=told | {"do": do}, what=WHAT, without_server=True)
+        tcp = attrs.evolve(best, name="l5 tcp", options=best.options | {"transports": "tcp"})
+        try:
+            yield from measure(Case(case, best, [Peer(tcp)], (METRICS[do],)), size, folder)
+        except WorkerFailed as failure:
+            left_out(case, str(failure))
