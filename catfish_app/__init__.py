@@ -15,6 +15,7 @@ from catfish_app._client import BusyError, IdPieces, RTreeClient
 from catfish_app._handler import TreeHandler
 from catfish_app._rtree import RTree, TreeFull, TreeStats
 from catfish_app._server import NativeTree, TreeServer, serve_tree
+from catfish_app._snapshot import SnapshotError
 from catfish_app._wire import ServiceStats
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "RTree",
     "RTreeClient",
     "ServiceStats",
+    "SnapshotError",
     "TreeFull",
     "TreeHandler",
     "TreeServer",

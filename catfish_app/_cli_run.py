@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import l5
 from catfish_app._load import LoadError, Table, read_table
 from catfish_app._rtree import TreeFull
+from catfish_app._snapshot import SnapshotError
 
 T = TypeVar("T")
 USAGE_STATUS = 2
@@ -27,6 +28,7 @@ _SAID = (
     l5.L5Error,
     LoadError,
     TreeFull,
+    SnapshotError,
     ValueError,
     LookupError,
     OSError,

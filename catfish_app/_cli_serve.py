@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from enum import StrEnum
 from typing import Annotated, Any
 
 import anyio
+import attrs
 import typer
 from rich.console import Console
 
 from catfish_app._cli_run import Json, Token, read, run
+from catfish_app._keeper import SnapshotKeeper
 from catfish_app._rtree import RTree
 from catfish_app._server import TreeServer, serve_tree
+from catfish_app._snapshot import Saved
 
 
 class Mode(StrEnum):
@@ -38,6 +42,14 @@ def serve(
         Mode, typer.Option(help="Idle workers spin, sleep, or spin a little and then sleep.")
     ] = Mode.adaptive,
     python: Annotated[bool, typer.Option(help="Answer in Python, without C workers.")] = False,
+    snapshot: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Begin with this file if it is there; keep it current."),
+    ] = None,
+    every: Annotated[
+        float,
+        typer.Option(min=0, metavar="S", help="Seconds between snapshots; 0: only when it ends."),
+    ] = 60.0,
     token: Token = None,
     insecure: Annotated[
         bool, typer.Option(help="Listen beyond loopback without a token or TLS.")
@@ -53,7 +65,22 @@ def serve(
         "insecure": insecure,
     }
     report = _JsonReport() if as_json else _Report()
-    run(lambda: _serve(urls, source, layer, capacity, options, report))
+    plan = _Plan(urls, options, source, layer, capacity, snapshot, every)
+    run(lambda: _serve(plan, report))
+
+
+@attrs.frozen
+class _Plan:
+    """What the command line asks for."""
+
+    urls: list[str]
+    options: dict[str, Any]
+    """Of `serve_tree`."""
+    source: str | None
+    layer: str | None
+    capacity: int
+    snapshot: str | None
+    every_s: float
 
 
 class _Report:
@@ -75,6 +102,9 @@ class _Report:
     def ended(self, server: TreeServer) -> None:
         print(f"{server.requests:,} requests answered", flush=True)
 
+    def saved(self, path: str, saved: Saved) -> None:
+        print(f"{path}: {saved.entries:,} rectangles kept", flush=True)
+
 
 class _JsonReport(_Report):
     """Tells a program: one object a line."""
@@ -92,33 +122,45 @@ class _JsonReport(_Report):
     def ended(self, server: TreeServer) -> None:
         self._say("ended", requests=server.requests)
 
+    def saved(self, path: str, saved: Saved) -> None:
+        self._say("saved", path=path, entries=saved.entries, size_bytes=saved.size_bytes)
+
     @staticmethod
     def _say(event: str, **facts: Any) -> None:
         print(json.dumps({"event": event} | facts), flush=True)
 
 
-def make_tree(source: str | None, layer: str | None, capacity: int, console: Console) -> RTree:
+def make_tree(plan: _Plan, console: Console) -> RTree:
     """Build the tree that is to be served."""
-    if source is None:
-        return RTree(capacity=capacity)
-    table = read(source, layer, console)
+    if plan.snapshot is not None and os.path.exists(plan.snapshot):
+        tree = RTree.open(plan.snapshot, capacity=plan.capacity)
+        instead = "" if plan.source is None else f" ({plan.source} is not loaded again)"
+        console.print(f"{plan.snapshot}: {len(tree):,} rectangles{instead}", soft_wrap=True)
+        return tree
+    if plan.source is None:
+        return RTree(capacity=plan.capacity)
+    table = read(plan.source, plan.layer, console)
     with console.status("indexing"):
-        return RTree.bulk(table.rects, table.ids, capacity=capacity)
+        return RTree.bulk(table.rects, table.ids, capacity=plan.capacity)
 
 
-async def _serve(
-    urls: list[str],
-    source: str | None,
-    layer: str | None,
-    capacity: int,
-    options: dict[str, Any],
-    report: _Report,
-) -> None:
+async def _serve(plan: _Plan, report: _Report) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        tree = make_tree(source, layer, capacity, report.console)
-        async with serve_tree(tree, *urls, **options) as server:
+        tree = make_tree(plan, report.console)
+        keeper = None if plan.snapshot is None else SnapshotKeeper(tree, plan.snapshot)
+        if keeper is not None:
+            await keeper.save()  # what cannot be written is known now, and not when it is needed
+        async with (
+            serve_tree(tree, *plan.urls, **plan.options) as server,
+            anyio.create_task_group() as tasks,
+        ):
+            if keeper is not None and plan.every_s:
+                tasks.start_soon(keeper.keep_saving, plan.every_s)
             report.listening(server)
             async for number in signals:
                 report.stopping(signal.Signals(number).name)
                 break
+            tasks.cancel_scope.cancel()
         report.ended(server)
+        if keeper is not None:
+            report.saved(keeper.path, await keeper.save())

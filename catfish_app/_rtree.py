@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from catfish_app import _snapshot
 from catfish_app._kernels import Tree, TreeFull, ffi, lib
 
 __all__ = ["RTree", "TreeFull", "TreeStats"]
@@ -71,6 +72,28 @@ class RTree(Tree):
         )
         _raise_for_rows(error, tree, rows, bad_row[0])
         return tree
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, capacity: int | None = None) -> Self:
+        """Read a tree that `save` wrote; it has room for as many rectangles as that one had.
+
+        `capacity` makes that more. Every byte is checked: `SnapshotError` (or an OSError) says what
+        is wrong with the file, which may come from anywhere.
+        """
+        with _snapshot.Reader(path) as reader:
+            tree = cls(capacity=max(capacity or 1, reader.capacity))
+            reader.read_into(tree._handle)
+        return tree
+
+    def save(self, path: str | os.PathLike[str]) -> _snapshot.Saved:
+        """Write the tree as it is at one moment to a file, from which `open` starts at once.
+
+        The file is replaced as a whole, when the new one is on the disk: whatever happens, there is
+        the old or the new one. Searches go on; writers wait while memory is copied (some 30 ms for
+        a million rectangles). Raises OSError, and `SnapshotError` when another process is writing
+        the same file.
+        """
+        return _snapshot.save(self._handle, path)
 
     def insert_many(self, rects: npt.ArrayLike, ids: npt.ArrayLike | None = None) -> None:
         """Insert n x 4 rectangles; ids are the row numbers unless given.
