@@ -8,8 +8,8 @@
 
 How the package is laid out: `abc` holds the contracts of transports; `transports/` has one file
 for each, over their toolboxes (`shm/`); `_address _options _hello _frames _flow _requests
-_selector _errors` are pure (no I/O, no clock); `_bootstrap` shakes hands, `_session` is one
-connection's engine, `_wait` the one wait loop of an event loop, `_connection` and `_serve` what
+_selector _offload _errors` are pure (no I/O, no clock); `_bootstrap` shakes hands, `_session` is
+one connection's engine, `_wait` the one wait loop of an event loop, `_connection` and `_serve` what
 users hold; `native/` is the C core, `_service` its worker threads.
 """
 
@@ -42,6 +42,17 @@ from ._handler import RequestContext
 from ._in_place import Lease, Reservation
 from ._listen import Listener, listen
 from ._live import Snapshot, snapshot
+from ._offload import (
+    AlwaysClient,
+    AlwaysServer,
+    BackoffPolicy,
+    ExponentialAverage,
+    OffloadPolicy,
+    PaperBackoffPolicy,
+    Path,
+    Trend,
+)
+from ._offload_latency import LatencyPolicy
 from ._options import ListenOptions, Options
 from ._selector import UpgradeReport
 from ._serve import Server, ServerStatistics, serve
@@ -53,21 +64,29 @@ from ._tap import Tap, tap
 __all__ = [
     "Address",
     "AddressError",
+    "AlwaysClient",
+    "AlwaysServer",
     "Attempt",
+    "BackoffPolicy",
     "ConnectError",
     "Connection",
     "ConnectionByteStream",
     "ConnectionStatistics",
     "DeadlineExceeded",
+    "ExponentialAverage",
     "HandlerError",
     "L5Error",
+    "LatencyPolicy",
     "Lease",
     "ListenOptions",
     "Listener",
     "LocalProtocolError",
     "MessageTooLarge",
     "NativeService",
+    "OffloadPolicy",
     "Options",
+    "PaperBackoffPolicy",
+    "Path",
     "ProtocolError",
     "RemoteAccessError",
     "RemoteProtocolError",
@@ -82,6 +101,7 @@ __all__ = [
     "Tap",
     "TornRead",
     "TransportUnavailable",
+    "Trend",
     "UpgradeReport",
     "abc",
     "connect",

@@ -33,6 +33,8 @@ PURE = (
     "_foreign",
     "_frames",
     "_hello",
+    "_offload",
+    "_offload_latency",
     "_options",
     "_requests",
     "_selector",
