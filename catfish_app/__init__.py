@@ -12,6 +12,7 @@ How the package is laid out: `native/rt_*` is the tree in C and `_rtree` its Pyt
 """
 
 from catfish_app._client import BusyError, IdPieces, RTreeClient
+from catfish_app._geo import GeoIndex, from_geodataframe
 from catfish_app._handler import TreeHandler
 from catfish_app._rtree import RTree, TreeFull, TreeStats
 from catfish_app._server import NativeTree, TreeServer, serve_tree
@@ -20,6 +21,7 @@ from catfish_app._wire import ServiceStats
 
 __all__ = [
     "BusyError",
+    "GeoIndex",
     "IdPieces",
     "NativeTree",
     "RTree",
@@ -30,5 +32,6 @@ __all__ = [
     "TreeHandler",
     "TreeServer",
     "TreeStats",
+    "from_geodataframe",
     "serve_tree",
 ]
