@@ -28,7 +28,7 @@ def hold(control: Control, url: str, count: int, options: dict[str, Any]) -> Non
                 control.say(f"refused {error}")
         await anyio.to_thread.run_sync(control.hear)
         for connection in held:
-            assert await connection.request(b"still") == b"still"
+            assert (await connection.request(b"still")).lower() == b"still"
             await connection.aclose()
         control.say("all served")
 
