@@ -193,8 +193,7 @@ static inline int l5_page_unchanged(const void *page, uint32_t version)
 
 /* ---- readers of a copy ----------------------------------------------------------------------- */
 
-/* Tell whether all versions in a private copy are equal and even.  That is all for LINES; for
- * ASCENDING, l5_page_version(copy, 0) must also be what line 0's version is after the copy. */
+/* LINES: tell whether all versions in a private copy are equal and even. */
 static inline int l5_page_is_whole(const void *copy, size_t lines)
 {
     uint32_t first = *l5_page_word(copy, 0), other = 0;
@@ -202,6 +201,18 @@ static inline int l5_page_is_whole(const void *copy, size_t lines)
     for (size_t line = 1; line < lines; line++)
         other |= *l5_page_word(copy, line) ^ first;
     return !(other | (first & 1));
+}
+
+/* ASCENDING: the same, and `after`, line 0's version as it was read after the copy, must be that. */
+static inline int l5_page_is_whole_still(const void *copy, size_t lines, uint32_t after)
+{
+    return l5_page_is_whole(copy, lines) && *l5_page_word(copy, 0) == after;
+}
+
+/* WORDS: line 0's version as it was read before the copy and after it. */
+static inline int l5_page_is_between(uint32_t before, uint32_t after)
+{
+    return before == after && !(before & 1);
 }
 
 /* ---- whole payloads -------------------------------------------------------------------------- */

@@ -55,6 +55,12 @@ void model_fail(const char *format, ...)
     leave();
 }
 
+void impossible(void)
+{
+    redundant = 1;
+    leave();
+}
+
 void tell(struct place place, const char *format, ...)
 {
     char text[160];

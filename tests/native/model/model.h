@@ -8,6 +8,8 @@
  *   ring_sides.c                   who uses them: the wait loop, the scenarios, what must hold
  *   service*.c                     as they are, too, with model_service.h
  *   service_sides.c                a worker of a native service, and a client with its event loop
+ *   l5_page.h                      as it is, too, with model_page.h
+ *   page_sides.c                   a writer of a page, and readers of all kinds
  *   explore.c                      two coroutines, choices, depth-first search by replay
  *   memory.c                       the file and its mappings: addresses become cells of 8 bytes
  *   tso.c                          memory as x86 has it: each side's stores wait in a FIFO buffer
@@ -53,6 +55,7 @@ int choose(int options);                /* 0 is the plain course of things */
 int choose_stale(int options);          /* the same; anything but 0 counts as a stale load */
 void step(struct action action);        /* the caller is about to do this: somebody else may go first */
 void noticed(struct action action);     /* this was done without a step */
+void impossible(void) __attribute__((noreturn)); /* the choices that were taken exclude each other */
 void model_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 void tell(struct place place, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int explore(void (*begin)(void), void (*side)(int), void (*end)(void), int switches_max, int stale_max);
@@ -79,6 +82,8 @@ struct memory {
     uint64_t (*swap)(int cell, uint64_t value, enum order order, struct place place);
     void (*read)(int cell, int count, uint64_t *values, struct place place);
     void (*write)(int cell, int count, const uint64_t *values, struct place place);
+    void (*snapshot)(int cell, int count, uint64_t *values, struct place place); /* of one moment */
+    void (*fence)(enum order order); /* acquire or release */
     uint64_t (*final)(int cell); /* the value when all stores have landed */
     void (*preset)(int cell, uint64_t value);
     int (*lands)(int side, int cell, int count); /* would a STORE or SWAP of that side change these, too? */

@@ -7,6 +7,10 @@
  * store (nor than the last load found); they order nothing else than release and acquire do, so this
  * is what the standard promises and not what one processor does.
  *
+ * A release fence lends its view to the relaxed stores behind it; an acquire fence adds the views of
+ * what relaxed loads before it have found.  A snapshot is what a device reads at one moment: any
+ * stores such that with each of them, all that was released before it is there as well.
+ *
  * Plain accesses (headers, payloads, zeroing) must be ordered by views against everything that the
  * other side does to the same cells; otherwise that is a race, and a race is a failure. */
 #define MODEL_ITSELF
@@ -33,7 +37,8 @@ static struct cell {
         uint32_t plain_write, plain_read, atomic_write, atomic_read; /* clocks of the last */
     } by[SIDES];
 } cells[CELLS];
-static struct view all[SIDES], carried[BELLS];
+static struct view all[SIDES], carried[BELLS], fenced[SIDES], found_relaxed[SIDES];
+static int has_fenced[SIDES];
 
 static void reset(void)
 {
@@ -46,6 +51,8 @@ static void reset(void)
     }
     memset(all, 0, sizeof(all));
     memset(carried, 0, sizeof(carried));
+    memset(found_relaxed, 0, sizeof(found_relaxed));
+    memset(has_fenced, 0, sizeof(has_fenced));
 }
 
 static int newer(int a, int b)
@@ -102,9 +109,11 @@ static void append(int cell, uint64_t value, int releases)
     all[me].oldest[cell] = (uint8_t)at->count;
     stored = &at->past[at->count++];
     stored->value = value;
-    stored->releases = releases;
+    stored->releases = releases || has_fenced[me];
     if (releases)
         stored->view = all[me];
+    else if (has_fenced[me])
+        stored->view = fenced[me];
 }
 
 static uint64_t load(int cell, enum order order, struct place place)
@@ -123,8 +132,8 @@ static uint64_t load(int cell, enum order order, struct place place)
     all[me].oldest[cell] = (uint8_t)oldest;
     if (order == SEQ_CST)
         at->sequential = oldest;
-    if (order != RELAXED && at->past[oldest].releases)
-        join(&all[me], &at->past[oldest].view);
+    if (at->past[oldest].releases)
+        join(order == RELAXED ? &found_relaxed[me] : &all[me], &at->past[oldest].view);
     tell(place, "loads %s: %llu%s", cell_name(cell), (unsigned long long)at->past[oldest].value,
          age ? " (stale)" : "");
     return at->past[oldest].value;
@@ -189,6 +198,40 @@ static void write_cells(int cell, int count, const uint64_t *values, struct plac
     }
 }
 
+static void snapshot(int cell, int count, uint64_t *values, struct place place)
+{
+    struct view seen = all[me];
+
+    step((struct action){LOAD, cell, count});
+    all[me].clock[me]++;
+    for (int i = 0; i < count; i++) {
+        struct cell *at = &cells[cell + i];
+        int index = at->count - 1 - choose_stale(at->count - all[me].oldest[cell + i]);
+
+        access_cell(cell + i, 0, 0, place);
+        seen.oldest[cell + i] = (uint8_t)newer(seen.oldest[cell + i], index);
+        if (at->past[index].releases)
+            join(&seen, &at->past[index].view);
+        all[me].oldest[cell + i] = (uint8_t)index;
+        values[i] = at->past[index].value;
+    }
+    for (int i = 0; i < count; i++)
+        if (all[me].oldest[cell + i] < seen.oldest[cell + i])
+            impossible();
+    all[me] = seen;
+    tell(place, "reads %d words at %s at one moment", count, cell_name(cell));
+}
+
+static void fence(enum order order)
+{
+    if (order == ACQUIRE) {
+        join(&all[me], &found_relaxed[me]);
+    } else {
+        fenced[me] = all[me];
+        has_fenced[me] = 1;
+    }
+}
+
 static uint64_t final(int cell)
 {
     return cells[cell].past[cells[cell].count - 1].value;
@@ -215,4 +258,5 @@ static void obtain(int bell)
     join(&all[me], &carried[bell]);
 }
 
-const struct memory views = {reset, load, store, swap, read_cells, write_cells, final, preset, lands, give, obtain};
+const struct memory views = {reset, load, store, swap, read_cells, write_cells, snapshot, fence,
+                             final, preset, lands, give, obtain};
