@@ -70,7 +70,8 @@ MUTATIONS = [
     _without(
         "a line's version may become odd after the line changed",
         "LINE",
-        "    l5_page_fence(__ATOMIC_RELEASE); /* pairs with: LINE, each line's copy at one moment */\n",
+        "    l5_page_fence(__ATOMIC_RELEASE);"
+        " /* pairs with: LINE, each line's copy at one moment */\n",
         "",
         views="lines",
     ),
