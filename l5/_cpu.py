@@ -30,9 +30,13 @@ def cpu_quota(proc_cgroup: Path = _PROC_CGROUP, cgroup_root: Path = _CGROUP_ROOT
 
 
 def may_spin() -> bool:
-    """Tell whether polling for an answer can help: it needs a second processor."""
+    """Tell whether polling for an answer can help: it needs a second processor and time.
+
+    How many of the machine's this process itself may use does not matter: a peer on another one is
+    polled for, and to one on the same the wait loop yields.
+    """
     quota = cpu_quota()
-    return allowed_cpus() > 1 and (quota is None or quota >= 2.0)
+    return (os.cpu_count() or 1) > 1 and (quota is None or quota >= 2.0)
 
 
 def _memberships(proc_cgroup: Path) -> list[tuple[str, str]]:

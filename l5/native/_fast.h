@@ -102,7 +102,7 @@ struct Poller {
     uint32_t clock_every, clock_in;
     int overdue;
     uint64_t budget_ns;
-    int yield_only;        /* one CPU, or a quota: spinning would take the peer's time */
+    int yield_only;        /* a machine with one CPU, or a quota: spinning would take the peer's time */
     int shared;            /* see enum sharing */
     unsigned long thread;
 };
