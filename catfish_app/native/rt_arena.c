@@ -20,7 +20,7 @@ size_t rt_arena_bytes(uint32_t capacity_nodes)
     return RT_HEADER_BYTES + (size_t)capacity_nodes * RT_NODE_BYTES;
 }
 
-static const struct rt_kernel *kernel_named(const char *name)
+const struct rt_kernel *rt_kernel_named(const char *name)
 {
 #ifdef RT_X86
     __builtin_cpu_init();
@@ -36,7 +36,7 @@ static const struct rt_kernel *kernel_named(const char *name)
 
 int rt_set_kernel(struct rtree *tree, const char *name)
 {
-    const struct rt_kernel *kernel = kernel_named(name);
+    const struct rt_kernel *kernel = rt_kernel_named(name);
     if (!kernel)
         return -ENOTSUP;
     tree->kernel = kernel;

@@ -13,6 +13,9 @@ struct near {
     size_t k, n;
     uint64_t *ids;
     double *distances2;
+    int error;         /* why what was found is void */
+    unsigned patience; /* foreign: how often more to look at a node that is being written */
+    uint32_t budget;   /* foreign: nodes that may still be visited */
 };
 
 struct branch {
@@ -112,22 +115,37 @@ static bool cut(const struct near *near, double distance2)
     return near->n == near->k && distance2 > near->distances2[0]; /* an equal one may have a smaller id */
 }
 
-/* False: a writer moved entries, what was found is void. */
+/* What was found is void: a writer moved entries, or, if not and the tree is foreign, it is damaged. */
+static bool make_void(struct near *near, bool wrong)
+{
+    wrong = wrong && near->tree->reach && rt_seq_same(&near->tree->header->moves, near->moves);
+    near->error = wrong ? -EILSEQ : -EAGAIN;
+    return false;
+}
+
+static bool foreign_makes_sense(struct near *near, uint32_t index)
+{
+    return !near->tree->reach || (index < near->tree->reach && near->budget-- > 0);
+}
+
+/* False: void. */
 static bool visit(struct near *near, uint32_t index, unsigned level)
 {
     const struct rt_node *node = near->tree->nodes + index;
     struct branch branches[RT_INNER_MAX];
     unsigned count;
+    if (!foreign_makes_sense(near, index))
+        return make_void(near, true);
     for (;; rt_pause()) {
-        if (!rt_seq_same(&near->tree->header->moves, near->moves))
-            return false;
+        if (!rt_seq_same(&near->tree->header->moves, near->moves) || (near->tree->reach && near->patience-- == 0))
+            return make_void(near, false);
         uint32_t version = l5_page_enter(node), meta = RT_GET(node->meta);
         count = rt_meta_count(meta);
         if (version & 1)
             continue;
         if (rt_meta_level(meta) != level || count > rt_max_of(level)) {
             if (l5_page_unchanged(node, version))
-                return false; /* it was freed and is another one's now */
+                return make_void(near, true); /* it was freed and is another one's now */
             continue;
         }
         if (level == 0) {
@@ -140,7 +158,7 @@ static bool visit(struct near *near, uint32_t index, unsigned level)
             break;
     }
     if (!rt_seq_same(&near->tree->header->moves, near->moves))
-        return false;
+        return make_void(near, false);
     for (unsigned i = 0; i < count && !cut(near, branches[i].distance2); i++)
         if (!visit(near, branches[i].child, level - 1))
             return false;
@@ -151,6 +169,9 @@ static bool nearest_once(struct near *near)
 {
     const struct rt_header *header = near->tree->header;
     near->n = 0;
+    near->error = -EAGAIN;
+    near->patience = RT_PATIENCE;
+    near->budget = near->tree->reach;
     near->moves = rt_seq_load(&header->moves);
     if (near->moves & 1)
         return false;
@@ -158,6 +179,8 @@ static bool nearest_once(struct near *near)
     double origin[2] = {RT_GET(header->origin[0]), RT_GET(header->origin[1])};
     if (!rt_seq_same(&header->moves, near->moves))
         return false;
+    if (near->tree->reach && !rt_root_makes_sense(root_height, near->tree->reach))
+        return make_void(near, true);
     near->box = rt_fbox_of(near->query, origin);
     if (root_height >> 32 && !visit(near, (uint32_t)root_height, (unsigned)(root_height >> 32) - 1))
         return false;
@@ -172,10 +195,12 @@ int rt_nearest(struct rtree *tree, const double query[4], size_t k, uint64_t *id
     if (k == 0)
         return 0;
     struct near near = {.tree = tree, .query = query, .k = k, .ids = ids, .distances2 = distances2};
-    unsigned tries = 0;
-    while (tries < RT_READ_TRIES && !nearest_once(&near))
-        rt_wait_a_little(tries++);
-    if (tries == RT_READ_TRIES) {
+    bool done = nearest_once(&near);
+    for (unsigned tries = 0; !done && rt_again(tree, near.error, tries); tries++)
+        done = nearest_once(&near);
+    if (!done && tree->reach)
+        return near.error;
+    if (!done) {
         rt_lock(tree);
         (void)nearest_once(&near); /* nobody disturbs it now */
         rt_unlock(tree);

@@ -143,6 +143,8 @@ struct rtree {
     struct rt_header *header;
     struct rt_node *nodes;
     const struct rt_kernel *kernel;
+    uint32_t reach;       /* nodes of a foreign tree that are in our memory; 0: the tree is our own */
+    uint64_t retries;     /* foreign: attempts that a writer disturbed */
     pthread_mutex_t writer;
     unsigned move_depth; /* the writer's: rt_moves_begin may nest */
     void *mapped_base; /* NULL: the memory is the caller's */
@@ -335,6 +337,12 @@ static inline uint32_t rt_root(const struct rt_header *header)
 static inline unsigned rt_height(const struct rt_header *header)
 {
     return (unsigned)(header->root_height >> 32);
+}
+/* Foreign: whether these may be the root and the height of a tree of at most `reach` nodes. */
+static inline bool rt_root_makes_sense(uint64_t root_height, uint32_t reach)
+{
+    uint64_t height = root_height >> 32;
+    return height == 0 || (height <= RT_MAX_HEIGHT && (uint32_t)root_height < reach);
 }
 static inline uint32_t rt_free_nodes(const struct rt_header *header)
 {

@@ -17,16 +17,28 @@ void rt_wait_a_little(unsigned tries)
         rt_pause();
 }
 
+bool rt_again(struct rtree *tree, int error, unsigned tries)
+{
+    if (error != -EAGAIN)
+        return false;
+    if (tree->reach)
+        __atomic_add_fetch(&tree->retries, 1, __ATOMIC_RELAXED);
+    if (tries == RT_READ_TRIES)
+        return false;
+    rt_wait_a_little(tries);
+    return true;
+}
+
 static int search_valid(struct rtree *tree, const double query[4], uint64_t *ids, size_t capacity, size_t *total)
 {
-    for (unsigned tries = 0; tries < RT_READ_TRIES; tries++) {
-        if (tree->kernel->search(tree, query, ids, capacity, total) == 0)
-            return 0;
-        rt_wait_a_little(tries);
+    int error;
+    for (unsigned tries = 0; rt_again(tree, error = tree->kernel->search(tree, query, ids, capacity, total), tries); tries++)
+        ;
+    if (error == -EAGAIN && !tree->reach) {
+        rt_lock(tree);
+        error = tree->kernel->search(tree, query, ids, capacity, total);
+        rt_unlock(tree);
     }
-    rt_lock(tree);
-    int error = tree->kernel->search(tree, query, ids, capacity, total);
-    rt_unlock(tree);
     return error;
 }
 
@@ -37,16 +49,16 @@ int rt_search(struct rtree *tree, const double query[4], uint64_t *ids, size_t c
 
 int rt_count(struct rtree *tree, const double query[4], uint64_t *count)
 {
+    int error;
     if (!query_valid(query))
         return -EINVAL;
-    for (unsigned tries = 0; tries < RT_READ_TRIES; tries++) {
-        if (tree->kernel->count(tree, query, count) == 0)
-            return 0;
-        rt_wait_a_little(tries);
+    for (unsigned tries = 0; rt_again(tree, error = tree->kernel->count(tree, query, count), tries); tries++)
+        ;
+    if (error == -EAGAIN && !tree->reach) {
+        rt_lock(tree);
+        error = tree->kernel->count(tree, query, count);
+        rt_unlock(tree);
     }
-    rt_lock(tree);
-    int error = tree->kernel->count(tree, query, count);
-    rt_unlock(tree);
     return error;
 }
 

@@ -78,6 +78,11 @@ def test_kernels_build_the_same_tree(programs: Programs, variant: str) -> None:
     assert "agree" in programs.run(variant, "agree", "5", "6")
 
 
+@pytest.mark.parametrize("variant", ["plain", "address"])
+def test_a_view_of_memory_that_others_own(programs: Programs, variant: str) -> None:
+    assert "refused" in programs.run(variant, "view", "9", "12")
+
+
 @pytest.mark.parametrize("kernel", ["portable", "avx2"])
 @pytest.mark.parametrize(
     ("variant", "operations"), [("plain", "300000"), ("address", "30000"), ("thread", "12000")]

@@ -1,4 +1,5 @@
 /* Readers and writers at once. */
+#include "rt_foreign.h"
 #include "tree_test.h"
 
 enum { STABLE = 1500, MOVING = 40, COMING = 200, WRITERS = 2, READERS = 2, PER_WRITER = MOVING + COMING };
@@ -6,6 +7,7 @@ enum { ALL = STABLE + WRITERS * PER_WRITER, ROOM = 20 * ALL };
 
 struct shared {
     struct rtree *tree;
+    struct rt_foreign *view; /* the same memory, as others see it */
     double stable[STABLE][4];
     size_t ops;
     int writers_left;
@@ -15,6 +17,7 @@ struct job {
     struct shared *shared;
     unsigned number;
     size_t answers;
+    size_t from_view, disturbed;
 };
 
 static bool writers_done(struct shared *shared)
@@ -56,11 +59,26 @@ static void *writer_run(void *argument)
     return NULL;
 }
 
+/* Ask the view first, as a client does, and the tree only if writers disturbed it too often. */
+static void ask_view(struct job *job, const double query[4], uint64_t *ids, size_t room, size_t *total)
+{
+    int error = rt_foreign_search(job->shared->view, query, ids, room, total);
+    REQUIRE(error == 0 || error == -EAGAIN, "the view: %d", error);
+    job->from_view += error == 0;
+    job->disturbed += error != 0;
+    if (error)
+        REQUIRE(rt_search(job->shared->tree, query, ids, room, total) == 0, "search");
+}
+
 static void check_all_found(struct job *job, uint64_t *ids, unsigned char *seen)
 {
     static const double everything[4] = {-INFINITY, -INFINITY, INFINITY, INFINITY};
     size_t total;
-    REQUIRE(rt_search(job->shared->tree, everything, ids, 2 * ALL, &total) == 0 && total <= 2 * ALL, "%zu results", total);
+    if (job->number % 2)
+        ask_view(job, everything, ids, 2 * ALL, &total);
+    else
+        REQUIRE(rt_search(job->shared->tree, everything, ids, 2 * ALL, &total) == 0, "search");
+    REQUIRE(total <= 2 * ALL, "%zu results", total);
     memset(seen, 0, ALL);
     qsort(ids, total, sizeof *ids, compare_ids);
     for (size_t i = 0; i < total; i++) {
@@ -77,7 +95,11 @@ static void check_one_found(struct job *job, unsigned i, uint64_t *ids)
 {
     const double *rect = job->shared->stable[i];
     size_t total, times = 0;
-    REQUIRE(rt_search(job->shared->tree, rect, ids, 2 * ALL, &total) == 0 && total <= ALL, "%zu results", total);
+    if (job->number % 2)
+        ask_view(job, rect, ids, 2 * ALL, &total);
+    else
+        REQUIRE(rt_search(job->shared->tree, rect, ids, 2 * ALL, &total) == 0, "search");
+    REQUIRE(total <= ALL, "%zu results", total);
     for (size_t k = 0; k < total; k++)
         times += ids[k] == i;
     REQUIRE(times == 1, "id %u %zu times", i, times);
@@ -133,16 +155,18 @@ static void *reader_run(void *argument)
 
 int threads_main(const char *kernel, size_t ops)
 {
+    setenv("CATFISH_KERNEL", kernel, 1); /* for the view */
     struct shared *shared = calloc(1, sizeof *shared);
     uint64_t random = 7;
     shared->ops = ops;
     shared->writers_left = WRITERS;
-    REQUIRE(rt_create(&shared->tree, rt_nodes_for(ALL)) == 0, "no tree");
-    int error = rt_set_kernel(shared->tree, kernel);
+    int error = rt_create(&shared->tree, rt_nodes_for(ALL));
     if (error == -ENOTSUP) {
         printf("threads: this processor has no %s\n", kernel);
         return 77;
     }
+    error = rt_foreign_open(&shared->view, shared->tree->header, rt_arena_bytes(shared->tree->header->capacity));
+    REQUIRE(error == 0, "no view: %d", error);
     for (unsigned i = 0; i < STABLE; i++) {
         random_rect(&random, 0, shared->stable[i]);
         REQUIRE(rt_insert(shared->tree, shared->stable[i], i) == 0, "insert");
@@ -158,13 +182,18 @@ int threads_main(const char *kernel, size_t ops)
         jobs[i] = (struct job){.shared = shared, .number = i};
         REQUIRE(pthread_create(&threads[i], NULL, i < WRITERS ? writer_run : reader_run, &jobs[i]) == 0, "no thread");
     }
-    size_t answers = 0;
+    size_t answers = 0, from_view = 0, disturbed = 0;
     for (unsigned i = 0; i < WRITERS + READERS; i++) {
         pthread_join(threads[i], NULL);
         answers += i < WRITERS ? 0 : jobs[i].answers;
+        from_view += jobs[i].from_view;
+        disturbed += jobs[i].disturbed;
     }
     check_tree(shared->tree);
-    printf("threads: %s, %zu writes, %zu rounds of reads\n", kernel, 2 * ops, answers);
+    printf("threads: %s, %zu writes, %zu rounds of reads; the view answered %zu times and not %zu times\n", kernel, 2 * ops,
+           answers, from_view, disturbed);
+    REQUIRE(from_view > 0, "the view never answered");
+    rt_foreign_close(shared->view);
     rt_destroy(shared->tree);
     free(shared);
     return 0;
