@@ -4,15 +4,14 @@
  * leave a margin much larger than the rounding of what follows, so it never exceeds the distance of anything in it.
  */
 #include "rt_kernel.h"
+#include "rt_near.h"
 
 struct near {
     const struct rtree *tree;
     uint64_t moves;
     const double *query;
     struct rt_fbox box;
-    size_t k, n;
-    uint64_t *ids;
-    double *distances2;
+    struct rt_nearest best;
     int error;         /* why what was found is void */
     unsigned patience; /* foreign: how often more to look at a node that is being written */
     uint32_t budget;   /* foreign: nodes that may still be visited */
@@ -23,96 +22,31 @@ struct branch {
     uint32_t child;
 };
 
-static double gap2(double before, double after)
-{
-    double gap = before > after ? before : after;
-    return gap > 0 ? gap * gap : 0; /* also for NaN, of infinite boxes */
-}
-
-static bool after(double distance_a, uint64_t id_a, double distance_b, uint64_t id_b)
-{
-    return distance_a > distance_b || (distance_a == distance_b && id_a > id_b);
-}
-
-static bool heap_after(const struct near *near, size_t a, size_t b)
-{
-    return after(near->distances2[a], near->ids[a], near->distances2[b], near->ids[b]);
-}
-
-static void heap_swap(struct near *near, size_t a, size_t b)
-{
-    double distance2 = near->distances2[a];
-    uint64_t id = near->ids[a];
-    near->distances2[a] = near->distances2[b];
-    near->ids[a] = near->ids[b];
-    near->distances2[b] = distance2;
-    near->ids[b] = id;
-}
-
-static void heap_sink(struct near *near, size_t n)
-{
-    for (size_t at = 0, child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && heap_after(near, child + 1, child))
-            child++;
-        if (!heap_after(near, child, at))
-            return;
-        heap_swap(near, at, child);
-    }
-}
-
-static void offer(struct near *near, double distance2, uint64_t id)
-{
-    if (near->n < near->k) {
-        size_t at = near->n++;
-        near->distances2[at] = distance2;
-        near->ids[at] = id;
-        for (; at > 0 && heap_after(near, at, (at - 1) / 2); at = (at - 1) / 2)
-            heap_swap(near, at, (at - 1) / 2);
-    } else if (after(near->distances2[0], near->ids[0], distance2, id)) {
-        near->distances2[0] = distance2;
-        near->ids[0] = id;
-        heap_sink(near, near->n);
-    }
-}
-
 static bool visit_leaf(struct near *near, const struct rt_node *node, uint32_t version, unsigned count)
 {
     double distances2[RT_LEAF_MAX];
     uint64_t ids[RT_LEAF_MAX];
-    const double *q = near->query;
-    for (unsigned i = 0; i < count && i < RT_LEAF_MAX; i++) {
-        unsigned at = rt_leaf_at(i);
-        ids[i] = RT_GET(node->leaf.id[at]);
-        distances2[i] = gap2(RT_GET(node->leaf.box[LO_X][at]) - q[HI_X], q[LO_X] - RT_GET(node->leaf.box[HI_X][at])) +
-                        gap2(RT_GET(node->leaf.box[LO_Y][at]) - q[HI_Y], q[LO_Y] - RT_GET(node->leaf.box[HI_Y][at]));
+    for (unsigned i = 0; i < count; i++) {
+        ids[i] = RT_GET(node->leaf.id[rt_leaf_at(i)]);
+        distances2[i] = rt_leaf_distance2(node, i, near->query);
     }
     if (!l5_page_unchanged(node, version))
         return false;
     for (unsigned i = 0; i < count; i++)
-        offer(near, distances2[i], ids[i]);
+        rt_nearest_offer(&near->best, distances2[i], ids[i]);
     return true;
 }
 
 /* The children in order of distance. */
 static void list_branches(const struct near *near, const struct rt_node *node, unsigned count, struct branch *branches)
 {
-    const float *q = near->box.v;
     for (unsigned i = 0; i < count; i++) {
-        unsigned at = rt_inner_at(i), to = i;
-        double dx2 = gap2((double)RT_GET(node->inner.box[LO_X][at]) - (double)q[HI_X],
-                          (double)q[LO_X] - (double)RT_GET(node->inner.box[HI_X][at]));
-        double dy2 = gap2((double)RT_GET(node->inner.box[LO_Y][at]) - (double)q[HI_Y],
-                          (double)q[LO_Y] - (double)RT_GET(node->inner.box[HI_Y][at]));
-        struct branch branch = {dx2 + dy2, RT_GET(node->inner.child[at])};
+        struct branch branch = {rt_inner_distance2(node, i, near->box), RT_GET(node->inner.child[rt_inner_at(i)])};
+        unsigned to = i;
         for (; to > 0 && branches[to - 1].distance2 > branch.distance2; to--)
             branches[to] = branches[to - 1];
         branches[to] = branch;
     }
-}
-
-static bool cut(const struct near *near, double distance2)
-{
-    return near->n == near->k && distance2 > near->distances2[0]; /* an equal one may have a smaller id */
 }
 
 /* What was found is void: a writer moved entries, or, if not and the tree is foreign, it is damaged. */
@@ -159,7 +93,7 @@ static bool visit(struct near *near, uint32_t index, unsigned level)
     }
     if (!rt_seq_same(&near->tree->header->moves, near->moves))
         return make_void(near, false);
-    for (unsigned i = 0; i < count && !cut(near, branches[i].distance2); i++)
+    for (unsigned i = 0; i < count && !rt_nearest_cuts(&near->best, branches[i].distance2); i++)
         if (!visit(near, branches[i].child, level - 1))
             return false;
     return true;
@@ -168,7 +102,7 @@ static bool visit(struct near *near, uint32_t index, unsigned level)
 static bool nearest_once(struct near *near)
 {
     const struct rt_header *header = near->tree->header;
-    near->n = 0;
+    near->best.n = 0;
     near->error = -EAGAIN;
     near->patience = RT_PATIENCE;
     near->budget = near->tree->reach;
@@ -194,7 +128,7 @@ int rt_nearest(struct rtree *tree, const double query[4], size_t k, uint64_t *id
         return -EINVAL;
     if (k == 0)
         return 0;
-    struct near near = {.tree = tree, .query = query, .k = k, .ids = ids, .distances2 = distances2};
+    struct near near = {.tree = tree, .query = query, .best = {.k = k, .ids = ids, .distances2 = distances2}};
     bool done = nearest_once(&near);
     for (unsigned tries = 0; !done && rt_again(tree, near.error, tries); tries++)
         done = nearest_once(&near);
@@ -205,10 +139,7 @@ int rt_nearest(struct rtree *tree, const double query[4], size_t k, uint64_t *id
         (void)nearest_once(&near); /* nobody disturbs it now */
         rt_unlock(tree);
     }
-    *found = near.n;
-    for (size_t n = near.n; n > 1; n--) { /* the heap, worst first, becomes a list, best first */
-        heap_swap(&near, 0, n - 1);
-        heap_sink(&near, n - 1);
-    }
+    *found = near.best.n;
+    rt_nearest_sort(&near.best);
     return 0;
 }
