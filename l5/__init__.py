@@ -54,6 +54,8 @@ from ._offload import (
 )
 from ._offload_latency import LatencyPolicy
 from ._options import ListenOptions, Options
+from ._page_values import Extent, PageCopies, PageLayout, PageStatistics, ReadableRegion
+from ._pages import PageReader, PageWriter
 from ._selector import UpgradeReport
 from ._serve import Server, ServerStatistics, serve
 from ._service import HandlerError, NativeService
@@ -74,6 +76,7 @@ __all__ = [
     "ConnectionStatistics",
     "DeadlineExceeded",
     "ExponentialAverage",
+    "Extent",
     "HandlerError",
     "L5Error",
     "LatencyPolicy",
@@ -85,9 +88,15 @@ __all__ = [
     "NativeService",
     "OffloadPolicy",
     "Options",
+    "PageCopies",
+    "PageLayout",
+    "PageReader",
+    "PageStatistics",
+    "PageWriter",
     "PaperBackoffPolicy",
     "Path",
     "ProtocolError",
+    "ReadableRegion",
     "RemoteAccessError",
     "RemoteProtocolError",
     "ReplyStream",
