@@ -52,11 +52,23 @@ def test_info_as_json() -> None:
     assert {"l5", "l5s", "l5+unix"} <= set(facts["schemes"])
     assert facts["versions"]["l5net"] and facts["versions"]["anyio"]
     assert 1 <= facts["system"]["cpus_allowed"] <= facts["system"]["cpus"]
+    rdma = facts["rdma"]
+    assert rdma["usable"] == (not rdma["reason"]) == (not rdma["missing"])
 
 
 def test_info_for_people() -> None:
     text = l5("info").stdout
-    for word in ("transport", "tcp", "unix", "shm", "inproc", "memlock", "l5net", "l5+unix://"):
+    for word in (
+        "transport",
+        "tcp",
+        "unix",
+        "shm",
+        "inproc",
+        "memlock",
+        "l5net",
+        "l5+unix://",
+        "RDMA",
+    ):
         assert word in text
 
 

@@ -231,6 +231,49 @@ def test_users_reach_no_private_attribute_of_l5() -> None:
     fail_with("Names with an underscore belong to l5; ask for a public one:", found)
 
 
+def test_nothing_imports_verbs_before_it_is_asked_to() -> None:
+    """What opens a library or a device is imported by name, in one place, when it is chosen."""
+    backends = ("l5.rdma._cverbs", "l5.rdma._pyverbs", "l5.rdma._simulated")
+    found = [
+        entry
+        for path in source_files("l5", *USERS)
+        if not path.name.startswith(("_cverbs", "_pyverbs", "_simulated"))
+        for entry in imports(path)
+        if entry.reaches(*backends) and not entry.typing_only
+    ]
+    fail_with("Only l5/rdma/_discover.py loads a backend, and not before it is asked for:", found)
+
+
+def test_the_interface_of_verbs_knows_no_backend_and_no_mailbox() -> None:
+    below = ("_constants", "_errors", "_resource", "_slots", "_values", "verbs")
+    found = [
+        entry
+        for name in below
+        for entry in imports(ROOT / "l5" / "rdma" / f"{name}.py")
+        if entry.reaches("l5")
+        and not entry.reaches("l5._errors", *(f"l5.rdma.{one}" for one in below))
+    ]
+    fail_with("The interface is below what implements and what uses it:", found)
+
+
+def test_backends_of_verbs_know_the_interface_only() -> None:
+    interface = ("_constants", "_errors", "_resource", "_slots", "_values", "verbs")
+    found = [
+        entry
+        for path in source_files("l5/rdma")
+        for kind in ("_cverbs", "_pyverbs", "_simulated")
+        if path.name.startswith(kind)
+        for entry in imports(path)
+        if entry.reaches("l5")
+        and not entry.target.startswith(f"l5.rdma.{kind}")
+        and not entry.reaches("l5._errors", *(f"l5.rdma.{one}" for one in interface))
+        if entry.target not in ("l5.rdma", "l5._native", "l5.native")
+    ]
+    fail_with(
+        "A backend implements l5/rdma/verbs.py and knows neither its users nor others:", found
+    )
+
+
 def test_only_one_file_imports_pyverbs() -> None:
     found = [
         entry

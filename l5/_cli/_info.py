@@ -8,15 +8,16 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
+import attrs
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from l5 import _cpu, _registry
+from l5 import _cpu, _registry, rdma
 from l5._errors import TransportUnavailable
 from l5._host import identity, memfd_available
 
-_PACKAGES = ("l5net", "anyio", "trio", "uvloop", "cffi", "msgspec")
+_PACKAGES = ("l5net", "anyio", "trio", "uvloop", "cffi", "msgspec", "pyverbs")
 
 
 def info(
@@ -37,6 +38,7 @@ def collect(registry: _registry.Registry = _registry.registry) -> dict[str, Any]
         "system": _system(),
         "schemes": sorted(registry.schemes()),
         "transports": [_transport(registry, name) for name in registry.names()],
+        "rdma": attrs.asdict(rdma.available(), retain_collection_types=False),
     }
 
 
@@ -87,6 +89,13 @@ def _memlock_bytes() -> int | None:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
+def _rdma_text(found: dict[str, Any]) -> str:
+    if not found["usable"]:
+        return f"no: {found['reason']}"
+    devices, addresses = ", ".join(found["devices"]), ", ".join(found["addresses"])
+    return f"{devices} at {addresses}, by {found['backend']}"
+
+
 def show(facts: dict[str, Any]) -> None:
     """Print the facts as tables."""
     console = Console(markup=False, highlight=False)
@@ -111,6 +120,7 @@ def show(facts: dict[str, Any]) -> None:
         "host identity": "yes"
         if system["host_identity"]
         else "no: upgrades from TCP cannot be had",
+        "RDMA": _rdma_text(facts["rdma"]),
     }
     facts_table = Table(box=None, show_header=False, pad_edge=False)
     for name, text in lines.items():

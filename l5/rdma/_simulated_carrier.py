@@ -39,16 +39,18 @@ class Carrier:
         work = endpoint.waiting[0]
         assert endpoint.agreed is not None and target.agreed is not None
         if not work.begun:
-            status = self._refusal(endpoint, target, work)
-            if status != c.SUCCESS:
-                endpoint.fail(work, status)
-                if status != c.LOCAL_PROTECTION_ERROR:
-                    target.fail()
-                return
             work.begun = True
+            work.refused = self._refusal(endpoint, target, work)
+        if work.refused:
+            if not endpoint.reads:  # what was asked for before is answered before
+                endpoint.fail(work, work.refused)
+                if work.refused != c.LOCAL_PROTECTION_ERROR:
+                    target.fail()
+            return
         self.packets += 1
         if work.opcode in READS_AND_ATOMICS:
             endpoint.waiting.popleft()
+            work.pieces = self._pieces(work)
             endpoint.reads.append(work)
             return
         count = min(work.length - work.sent, c.MTU_BYTES[endpoint.agreed.mtu])
@@ -161,8 +163,6 @@ class Carrier:
         if work.opcode != c.OP_READ:
             self._atomic(work, target.port)
         else:
-            if work.pieces is None:
-                work.pieces = self._pieces(work)
             offset, length = work.pieces.pop(index)
             ctypes.memmove(work.address + offset, work.remote_address + offset, length)
             work.executed = not work.pieces
@@ -173,7 +173,8 @@ class Carrier:
     def _pieces(self, work: Work) -> list[tuple[int, int]]:
         pieces: list[tuple[int, int]] = []
         start = 0
-        for length in self.plan.cuts(work.remote_address, work.length):
+        # A write's last byte lands alone; a read has no such last byte.
+        for length in self.plan.cuts(work.remote_address, work.length + 1)[:-1]:
             pieces.append((start, length))
             start += length
         return pieces

@@ -202,7 +202,7 @@ class Fabric(Carrier):
     def _may_issue(self, endpoint: Endpoint, work: Work) -> bool:
         agreed = endpoint.agreed
         assert agreed is not None
-        if work.flags & c.FENCE and endpoint.reads:
+        if endpoint.reads and (work.flags & c.FENCE or work.refused):
             return False
         return work.opcode not in READS_AND_ATOMICS or len(endpoint.reads) < agreed.rd_atomic
 
@@ -214,7 +214,7 @@ class Fabric(Carrier):
             holder = target.port.atomic_by
             free = holder is None or holder is work or holder.done
             return [("fetch", endpoint, 0)] if free else []
-        count = 1 if work.pieces is None or self.plan.immediate else len(work.pieces)
+        count = 1 if self.plan.immediate else len(work.pieces)
         return [("fetch", endpoint, index) for index in range(count)]
 
     def _landable(self, endpoint: Endpoint) -> list[int]:

@@ -92,9 +92,11 @@ class Work:
     ordinal: int = 0  # its number in its send queue, from 1
     sent: int = 0
     begun: bool = False
+    refused: int = 0  # the status that it fails with, when its turn comes
     executed: bool = False  # at the other end
     done: bool = False
-    pieces: list[tuple[int, int]] | None = None  # of a read: (offset, length) still to be fetched
+    # Of a read: (offset, length) still to be fetched.
+    pieces: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]])
     old: int | None = None  # of an atomic: what its load saw
     receive: Receive | None = None  # of a send: what it goes into
 
