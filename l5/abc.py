@@ -18,6 +18,17 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import attrs
 
+from ._memory_contracts import (
+    GrantedRegion,
+    MemoryChannel,
+    OpenedRegion,
+    Region,
+    RegionLink,
+    RemoteRegion,
+    Span,
+    Take,
+)
+
 if TYPE_CHECKING:
     import sys
 
@@ -33,11 +44,19 @@ __all__ = [
     "BootstrapTransport",
     "Channel",
     "Frame",
+    "GrantedRegion",
     "Link",
     "LinkListener",
+    "MemoryChannel",
+    "OpenedRegion",
     "PeerInfo",
     "Pollable",
     "Probe",
+    "Region",
+    "RegionLink",
+    "RemoteRegion",
+    "Span",
+    "Take",
     "Transport",
     "UpgradeTransport",
 ]
@@ -306,6 +325,13 @@ class UpgradeTransport(Transport):
 
         `TransportUnavailable` declines: the connection stays on the socket.
         """
+
+    def for_memory(self) -> UpgradeTransport | None:
+        """Return what takes this one's place when a memory link is made; None: nothing does.
+
+        Its channels are `MemoryChannel`s, see there (`l5._memory_contracts`).
+        """
+        return None
 
 
 @attrs.frozen

@@ -1,4 +1,4 @@
-"""The C core as Python sees it: `Ring`, `Poller`, `Slot` and the plain cffi `lib`.
+"""The C core as Python sees it: `Ring`, `Poller`, `Slot`, `Memory` and the plain cffi `lib`.
 
 `available` is False where the extension could not be loaded (PyPy, or a failed build) or may not
 be (a free-threaded Python that runs without the GIL); then `reason` says why, and the socket
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .._errors import RemoteProtocolError
+from .._errors import RemoteAccessError, RemoteProtocolError
 from .._interpreter import gil_missing
 
 if TYPE_CHECKING:
-    from .._fast import Poller, Ring, Slot
+    from .._fast import Memory, Poller, Ring, Slot
 
-__all__ = ["Poller", "Ring", "Slot", "available", "ffi", "lib", "reason"]
+__all__ = ["Memory", "Poller", "Ring", "Slot", "available", "ffi", "lib", "reason"]
 
 ffi: Any = None
 lib: Any = None
@@ -31,13 +31,20 @@ try:
 
     if lib.l5_install_fast() < 0:
         raise ImportError("the hot path could not be installed")
-    from .._fast import Poller, Ring, Slot, set_errors  # type: ignore[import-not-found,no-redef]
+    from .._fast import (  # type: ignore[import-not-found,no-redef]
+        Memory,
+        Poller,
+        Ring,
+        Slot,
+        set_errors,
+    )
 
     set_errors(
         RemoteProtocolError,
         anyio.ClosedResourceError,
         anyio.BrokenResourceError,
         anyio.BusyResourceError,
+        RemoteAccessError,
     )
     available = True
 except ImportError as _error:

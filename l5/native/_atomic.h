@@ -10,6 +10,10 @@
  *   load_relaxed / store_relaxed   statistics and hints; swap takes a word that hands over nothing
  *                                  but itself, and orders nothing either.
  *
+ * Regions (region.c), whose words belong to an application's protocol, have besides: store_byte
+ * (release, for ends of writes that fill no word), compare_swap and fetch_add (sequentially
+ * consistent, as verbs' atomics are between themselves), and one full fence, when a region is revoked.
+ *
  * That each of them is needed is shown in tests/native/test_ring_model.py; what is added here is
  * added to tests/native/model/model.h as well.
  */
@@ -63,6 +67,28 @@ static inline void l5_store_relaxed(l5_word *word, uint64_t value)
 static inline uint64_t l5_add(l5_word *word, uint64_t value)
 {
     return atomic_fetch_add_explicit(word, value, memory_order_relaxed);
+}
+
+static inline void l5_store_byte(uint8_t *byte, uint8_t value)
+{
+    atomic_store_explicit((_Atomic uint8_t *)byte, value, memory_order_release);
+}
+
+/* Return what was there; it is `desired` afterwards if that was `expected`. */
+static inline uint64_t l5_compare_swap(l5_word *word, uint64_t expected, uint64_t desired)
+{
+    atomic_compare_exchange_strong_explicit(word, &expected, desired, memory_order_seq_cst, memory_order_seq_cst);
+    return expected;
+}
+
+static inline uint64_t l5_fetch_add(l5_word *word, uint64_t value)
+{
+    return atomic_fetch_add_explicit(word, value, memory_order_seq_cst);
+}
+
+static inline void l5_full_fence(void)
+{
+    atomic_thread_fence(memory_order_seq_cst);
 }
 
 /* What was copied out of shared memory before this is not read there again: without it a compiler may

@@ -5,14 +5,15 @@ PyObject *l5_RemoteProtocolError, *l5_ClosedResourceError, *l5_BrokenResourceErr
 
 static PyObject *fast_set_errors(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *remote, *closed, *broken, *busy;
+    PyObject *remote, *closed, *broken, *busy, *access;
 
-    if (!PyArg_ParseTuple(args, "OOOO", &remote, &closed, &broken, &busy))
+    if (!PyArg_ParseTuple(args, "OOOOO", &remote, &closed, &broken, &busy, &access))
         return NULL;
     Py_XSETREF(l5_RemoteProtocolError, Py_NewRef(remote));
     Py_XSETREF(l5_ClosedResourceError, Py_NewRef(closed));
     Py_XSETREF(l5_BrokenResourceError, Py_NewRef(broken));
     Py_XSETREF(l5_BusyResourceError, Py_NewRef(busy));
+    Py_XSETREF(l5_RemoteAccessError, Py_NewRef(access));
     Py_RETURN_NONE;
 }
 
@@ -25,7 +26,7 @@ static PyObject *fast_latency_bucket(PyObject *Py_UNUSED(module), PyObject *valu
 
 static PyMethodDef fast_methods[] = {
     {"latency_bucket", fast_latency_bucket, METH_O, "The bucket of a duration in ns, for the tests."},
-    {"set_errors", fast_set_errors, METH_VARARGS, "set_errors(remote_protocol, closed, broken, busy)"},
+    {"set_errors", fast_set_errors, METH_VARARGS, "set_errors(remote_protocol, closed, broken, busy, access)"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -37,7 +38,8 @@ static int install(void)
 {
     PyObject *module;
 
-    if (PyType_Ready(&l5_RingType) < 0 || PyType_Ready(&l5_PollerType) < 0 || PyType_Ready(&l5_SlotType) < 0)
+    if (PyType_Ready(&l5_RingType) < 0 || PyType_Ready(&l5_PollerType) < 0 || PyType_Ready(&l5_SlotType) < 0 ||
+        PyType_Ready(&l5_MemoryType) < 0)
         return -1;
     module = PyModule_Create(&fast_module);
     if (!module)
@@ -45,6 +47,7 @@ static int install(void)
     if (PyModule_AddObjectRef(module, "Ring", (PyObject *)&l5_RingType) < 0 ||
         PyModule_AddObjectRef(module, "Poller", (PyObject *)&l5_PollerType) < 0 ||
         PyModule_AddObjectRef(module, "Slot", (PyObject *)&l5_SlotType) < 0 ||
+        PyModule_AddObjectRef(module, "Memory", (PyObject *)&l5_MemoryType) < 0 ||
         PyDict_SetItemString(PyImport_GetModuleDict(), "l5._fast", module) < 0) {
         Py_DECREF(module);
         return -1;

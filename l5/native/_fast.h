@@ -1,13 +1,14 @@
 /* Inside the part of the core that knows Python: `_fast.c`, `_ring.c`, `_ring_hot.c`, `_slot.c`,
- * `_poller.c`, `_members.c`.
+ * `_poller.c`, `_members.c`, `_memory.c`.
  *
  * Only these files include Python.h.  They are compiled into the module that cffi builds;
- * `l5_install_fast` (_fast.c), called once through cffi, puts a module `l5._fast` with three types
+ * `l5_install_fast` (_fast.c), called once through cffi, puts a module `l5._fast` with four types
  * into sys.modules:
  *
  *   Ring    one channel over shared memory, with the counters that flow control needs
  *   Poller  all rings of one event loop: scanning, spinning, fairness
  *   Slot    a buffer exporter over a message in place (lease) or to be (reserve)
+ *   Memory  a mapping of remote memory, or of one's own that others read (region.h)
  *
  * Why not plain cffi calls: a cffi call with a buffer costs about 200 ns and always releases the
  * GIL; with a computing thread in the process, getting it back costs up to the switch interval
@@ -121,7 +122,8 @@ typedef struct {
 
 /* _fast.c: the exceptions that the package has given us */
 extern PyObject *l5_RemoteProtocolError, *l5_ClosedResourceError, *l5_BrokenResourceError, *l5_BusyResourceError;
-extern PyTypeObject l5_RingType, l5_PollerType, l5_SlotType;
+extern PyObject *l5_RemoteAccessError;
+extern PyTypeObject l5_RingType, l5_PollerType, l5_SlotType, l5_MemoryType;
 
 /* _ring.c */
 PyObject *l5_ring_raise(Ring *self, int rc);

@@ -132,6 +132,7 @@ struct l5_channel {
 };
 
 /* segment.c: the memory.  All return 0 (or a descriptor) or -errno. */
+int l5_memfd_create(void);
 int l5_segment_create(uint64_t ring_bytes);
 int l5_segment_verify(int fd, uint64_t ring_bytes, const char **why);
 int l5_segment_lock(int fd, uint64_t ring_bytes, const char **why);

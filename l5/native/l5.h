@@ -12,3 +12,8 @@ void l5_pages_write(uint8_t *page, uint32_t lines, const uint8_t *data, uint64_t
 int l5_pages_read(uint8_t *payload, const uint8_t *page, uint32_t lines, uint32_t tries, uint64_t *retries);
 int l5_pages_take(uint8_t *payload, const uint8_t *copy, uint32_t lines, int copies, uint32_t before, uint32_t after);
 uint64_t l5_pages_crc64(uint64_t crc, const uint8_t *data, uint64_t bytes);
+
+/* Files of remote memory (region.c). */
+int l5_region_create(uint64_t size_bytes);
+int l5_region_seal(int fd, int writable);
+int l5_region_verify(int fd, uint64_t size_bytes, int writable, const char **why);

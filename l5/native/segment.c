@@ -56,7 +56,7 @@ static int geometry_ok(uint64_t ring_bytes)
 
 #ifdef __linux__
 
-static int new_memfd(void)
+int l5_memfd_create(void)
 {
     int fd = memfd_create("l5", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 
@@ -89,7 +89,7 @@ int l5_segment_create(uint64_t ring_bytes)
 
     if (!geometry_ok(ring_bytes))
         return -EINVAL;
-    fd = new_memfd();
+    fd = l5_memfd_create();
     if (fd < 0)
         return fd;
     L5_STEP(41); /* (client, shm): the file is made, and empty */
@@ -177,6 +177,11 @@ int l5_segment_lock(int fd, uint64_t ring_bytes, const char **why)
 }
 
 #else
+
+int l5_memfd_create(void)
+{
+    return -ENOSYS;
+}
 
 int l5_segment_create(uint64_t ring_bytes)
 {
