@@ -56,6 +56,7 @@ from ._offload_latency import LatencyPolicy
 from ._options import ListenOptions, Options
 from ._page_values import Extent, PageCopies, PageLayout, PageStatistics, ReadableRegion
 from ._pages import PageReader, PageWriter
+from ._region import Region
 from ._selector import UpgradeReport
 from ._serve import Server, ServerStatistics, serve
 from ._service import HandlerError, NativeService
@@ -97,6 +98,7 @@ __all__ = [
     "Path",
     "ProtocolError",
     "ReadableRegion",
+    "Region",
     "RemoteAccessError",
     "RemoteProtocolError",
     "ReplyStream",

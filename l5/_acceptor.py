@@ -16,12 +16,17 @@ from . import _address, _hello, _limits, _registry
 from ._address import Address
 from ._bootstrap import Established, HelloLink, close_all, upgrade_transports
 from ._errors import AddressError, L5Error, RemoteProtocolError
+from ._exports import Exports
 from ._flow import Budget, Quota
 from ._hello import Attach
 from ._lobby import Guest, Lobby
+from ._memory_wire import memory_options
 from ._options import ListenOptions
+from ._owner_link import OwnerLink
 from ._session import Session
-from ._welcome import Rejected, ServerHandshake, Tickets
+from ._tickets import Rejected, Tickets
+from ._wait import current_hub
+from ._welcome import ServerHandshake
 from .abc import BootstrapTransport, Link, LinkListener
 
 if TYPE_CHECKING:
@@ -65,6 +70,7 @@ class Acceptor:
         """Those whose hello was taken, and whose handshake is not over."""
         self.shared: Quota = Quota(self.options.total_shared_bytes)
         """Memory of rings, of all connections."""
+        self.exports: Exports = Exports()
         self._rendezvous: LinkListener | None = None
 
     @property
@@ -143,6 +149,9 @@ class Acceptor:
                 self._joining -= guest.counted
         if made is None:
             return
+        if made.memory:
+            await self._serve_memory(made, endpoint.options)
+            return
         self.connections += 1
         logger.info("connected: %s over %s", made.peer.address or made.peer.pid, made.report)
         await on_established(made, endpoint.options)
@@ -151,6 +160,19 @@ class Acceptor:
         """Stop counting a connection: it has ended, or came to nothing."""
         self.connections -= 1
         self.shared.give_back(made.shared_bytes)
+        self.exports.forget(made.identity)
+
+    async def _serve_memory(self, made: Established, options: ListenOptions) -> None:
+        """Serve a memory link in this task until it ends."""
+        owner = OwnerLink(self.exports, options)
+        budget = Budget(options.reassembly_bytes)
+        try:
+            session = open_session(current_hub(), made, memory_options(options), budget, owner)
+            if session is not None:
+                session.role = "memory"
+                await self.exports.serve(made.identity, session, owner)
+        finally:
+            self.shared.give_back(made.shared_bytes)
 
     async def _shake_hands(
         self, link: Link, endpoint: Endpoint, guest: Guest
@@ -158,13 +180,17 @@ class Acceptor:
         """Return the connection, or None for one that came to nothing: it ends alone."""
         options = endpoint.options
 
-        def heard() -> bool:
+        def heard(memory: bool) -> bool:
             guest.heard()
+            if memory:  # one a connection, so they are counted already
+                return True
             guest.counted = self.connections + self._joining < options.connections_max
             self._joining += guest.counted
             return guest.counted
 
-        handshake = ServerHandshake(link, endpoint.address, options, self.tickets, self.shared)
+        handshake = ServerHandshake(
+            link, endpoint.address, options, self.tickets, self.shared, self.exports
+        )
         try:
             with guest.scope:
                 return await handshake.run(heard)

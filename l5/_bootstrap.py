@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
-import struct
 from typing import Any, cast
 
 import anyio
@@ -46,11 +44,13 @@ from ._hello import (
     Upgraded,
 )
 from ._options import Options
+from ._pidfd import peer_pidfd
 from ._selector import UpgradeReport
 from .abc import (
     BootstrapTransport,
     Channel,
     Link,
+    MemoryChannel,
     PeerInfo,
     UpgradeAttempt,
     UpgradeTransport,
@@ -61,7 +61,6 @@ logger = logging.getLogger("l5.client")
 FEATURES = 0
 NOT_UPGRADED = "none"
 """The transport named by a client that could not do what was chosen."""
-_SO_PEERPIDFD = 77
 
 
 @attrs.frozen
@@ -74,6 +73,10 @@ class Established:
     takes: Limits
     report: UpgradeReport
     watched: tuple[int, ...] = ()
+    identity: bytes = b""
+    """What the server calls itself and this connection; empty if it has no memory links."""
+    memory: bool = False
+    """(Server) it is the memory link of the connection of that identity."""
     shared_bytes: int = 0
     """(Server) what it took of the server's quota of shared memory; the acceptor gives it back."""
 
@@ -135,8 +138,13 @@ def close_all(fds: list[int]) -> None:
     fds.clear()
 
 
-def upgrade_transports(wanted: tuple[str, ...] | None, demanded: str | None) -> dict[str, Any]:
-    """Return the upgrades that are wanted: name to transport, or to the reason why not."""
+def upgrade_transports(
+    wanted: tuple[str, ...] | None, demanded: str | None, *, memory: bool = False
+) -> dict[str, Any]:
+    """Return the upgrades that are wanted: name to transport, or to the reason why not.
+
+    With `memory` those of memory links, in the place of the others.
+    """
     found: dict[str, Any] = {}
     for name in _registry.names():
         try:
@@ -145,7 +153,8 @@ def upgrade_transports(wanted: tuple[str, ...] | None, demanded: str | None) -> 
             found[name] = str(error)
             continue
         if isinstance(transport, UpgradeTransport):
-            found[name] = transport
+            instead = transport.for_memory() if memory else transport
+            found[name] = instead or "its regions are reached by asking their owner"
     order = _selector.rank(list(found), wanted)
     result: dict[str, Any] = {}
     for name in found:
@@ -156,53 +165,17 @@ def upgrade_transports(wanted: tuple[str, ...] | None, demanded: str | None) -> 
     return {name: found[name] for name in order if name not in result} | result
 
 
-def peer_pidfd(fd: int, claimed_pid: int, *, connected: bool) -> tuple[int, ...]:
-    """Return a pidfd of the process at the other end of a Unix socket, if it is surely that one.
-
-    A forked child of a dead peer keeps its socket open, so end-of-file does not tell.  Of a peer
-    that `connected` the kernel names the process that did.  Of the others it names who *listened*;
-    with pre-forked workers that is another process than the one that answers, hence the comparison
-    with what the peer says of itself, which in a PID namespace within ours is another number.
-    """
-    try:
-        with socket.socket(fileno=os.dup(fd)) as sock:
-            if sock.family != socket.AF_UNIX:
-                return ()
-            credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            pid = struct.unpack("iII", credentials)[0]
-            # 0: it cannot be seen from here, as from one container into another.
-            if pid == os.getpid() or (pid == 0 and not connected):
-                return ()
-            try:
-                raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4)
-                pidfd = int.from_bytes(raw, "little")
-            except OSError:
-                return (os.pidfd_open(pid),) if pid == claimed_pid else ()
-            if pid in (0, claimed_pid) or _own_pid(pidfd) == claimed_pid:
-                return (pidfd,)
-            os.close(pidfd)
-    except (OSError, AttributeError):
-        pass
-    return ()
-
-
-def _own_pid(pidfd: int) -> int | None:
-    """Return the number by which the process of a pidfd knows itself; None if that is not told."""
-    try:
-        with open(f"/proc/self/fdinfo/{pidfd}") as lines:
-            numbers = [line.split() for line in lines if line.startswith("NSpid:")]
-        return int(numbers[0][-1])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 # ---- client ------------------------------------------------------------------------------------
 
 
 class ClientHandshake:
     """The client's side; `run` returns the connection or raises, having closed everything."""
 
-    def __init__(self, link: Link, address: Address, options: Options) -> None:
+    def __init__(
+        self, link: Link, address: Address, options: Options, memory: bytes | None = None
+    ) -> None:
+        self._memory = memory
+        """The identity of the connection whose memory link this becomes; None for any other."""
         self._hello_link = HelloLink(link)
         self._link = link
         self._address = address
@@ -235,7 +208,8 @@ class ClientHandshake:
     def _client_hello(self) -> ClientHello:
         offers: list[Offer] = []
         demanded = self._address.demanded
-        for name, transport in upgrade_transports(self._options.transports, demanded).items():
+        wanted, memory = self._options.transports, self._memory is not None
+        for name, transport in upgrade_transports(wanted, demanded, memory=memory).items():
             if isinstance(transport, str):
                 self._reasons[name] = transport
                 continue
@@ -255,6 +229,7 @@ class ClientHandshake:
             pid=os.getpid(),
             uid=os.getuid(),
             token=self._options.token,
+            memory=self._memory,
         )
 
     async def _upgrade(self, answer: ServerHello, sends: Limits) -> Channel | None:
@@ -373,7 +348,8 @@ class ClientHandshake:
         link, demanded = self._link, self._address.demanded
         bootstrap = link.transport
         used = channel.transport if channel is not None else bootstrap
-        if demanded is not None and demanded != used:
+        # A region without the way that was demanded is emulated: the same results, and it says so.
+        if demanded is not None and demanded != used and self._memory is None:
             if channel is not None:
                 channel.close()
             reason = self._reasons.get(demanded, "the server did not choose it")
@@ -384,8 +360,11 @@ class ClientHandshake:
                 send_limit=sends.segment_bytes, receive_limit=receive_limit(self._takes)
             )
         watched = channel.lifelines()
-        if channel.one_copy:
+        if channel.one_copy or isinstance(channel, MemoryChannel):
             watched += peer_pidfd(channel.fileno(), answer.pid, connected=False)
         report = UpgradeReport(used, bootstrap, dict(self._reasons))
         sends = fit_segments(sends, channel)
-        return Established(channel, link.peer, sends, self._takes, report, watched)
+        identity = answer.identity or b""
+        return Established(
+            channel, link.peer, sends, self._takes, report, watched, identity=identity
+        )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import anyio
 
@@ -19,12 +20,16 @@ from ._errors import (
     TransportUnavailable,
 )
 from ._flow import Budget
+from ._memory_wire import memory_options
 from ._options import Options
 from ._session import Session
 from ._wait import current_hub
 from .abc import BootstrapTransport, Link
 
 logger = logging.getLogger("l5.client")
+
+ELSEWHERE_TRIES: Final = 16
+ELSEWHERE_PAUSE_S: Final = 0.02
 
 
 async def connect(url: str, **options: Any) -> Connection:
@@ -41,6 +46,23 @@ async def connect(url: str, **options: Any) -> Connection:
         session = Session(current_hub(), made, chosen, Budget(chosen.reassembly_bytes))
     except OSError as error:
         raise no_room(url, error) from error
+    connection = Connection(session)
+    if made.identity:
+        address = _address.parse(url, _registry.schemes())
+        connection._dial = partial(_connect_memory, address, memory_options(chosen), made.identity)
+    return connection
+
+
+async def _connect_memory(
+    address: _address.Address, options: Options, identity: bytes
+) -> Connection:
+    """Make the memory link of a connection: to the server of that identity, and no other."""
+    made = await _reach(address, options, identity)
+    try:
+        session = Session(current_hub(), made, options, Budget(options.reassembly_bytes))
+    except OSError as error:
+        raise no_room(address.url, error) from error
+    session.role = "memory"
     return Connection(session)
 
 
@@ -54,10 +76,17 @@ async def establish(url: str, options: Mapping[str, object]) -> tuple[Establishe
     """Do all of `connect` but the session; what is returned belongs to no event loop."""
     address = _address.parse(url, _registry.schemes())
     chosen = Options.from_mapping(address.options, options)
+    return await _reach(address, chosen), chosen
+
+
+async def _reach(
+    address: _address.Address, chosen: Options, memory: bytes | None = None
+) -> Established:
+    """Reach the server and shake hands; `memory`: for the memory link of that identity."""
     attempts: list[Attempt] = []
     with anyio.move_on_after(chosen.connect_timeout):
         try:
-            made = await _establish(address, chosen)
+            made = await _establish_there(address, chosen, memory)
         except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
             attempts.append(Attempt(address.redacted, _explain(error)))
         except (TransportUnavailable, RemoteProtocolError) as error:
@@ -65,7 +94,7 @@ async def establish(url: str, options: Mapping[str, object]) -> tuple[Establishe
             raise ConnectError(address.redacted, attempts) from error
         else:
             logger.info("connected to %s over %s", address.redacted, made.report)
-            return made, chosen
+            return made
     if not attempts:
         reason = f"no connection within {chosen.connect_timeout:g} s"
         attempts.append(Attempt(address.redacted, reason))
@@ -79,21 +108,39 @@ def _explain(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-async def _establish(address: _address.Address, options: Options) -> Established:
+async def _establish_there(
+    address: _address.Address, options: Options, memory: bytes | None
+) -> Established:
+    """Try again when a sibling of the server answers, which shares its address."""
+    for tries_left in range(ELSEWHERE_TRIES, 0, -1):
+        try:
+            return await _establish(address, options, memory)
+        except RemoteProtocolError as error:
+            if error.code != "elsewhere" or tries_left == 1:
+                raise
+        await anyio.sleep(ELSEWHERE_PAUSE_S)
+    raise AssertionError("unreachable")
+
+
+async def _establish(
+    address: _address.Address, options: Options, memory: bytes | None
+) -> Established:
     transport = _registry.get(address.bootstrap)
     if not isinstance(transport, BootstrapTransport):
         raise AddressError(f"{address.bootstrap!r} is an upgrade: connections cannot begin on it")
     link = await transport.connect(address, options)
     try:
-        return await _shake_hands(link, address, options)
+        return await _shake_hands(link, address, options, memory)
     except BaseException:
         link.abort()
         raise
 
 
-async def _shake_hands(link: Link, address: _address.Address, options: Options) -> Established:
+async def _shake_hands(
+    link: Link, address: _address.Address, options: Options, memory: bytes | None
+) -> Established:
     with anyio.move_on_after(options.hello_timeout):
-        return await ClientHandshake(link, address, options).run()
+        return await ClientHandshake(link, address, options, memory).run()
     raise TransportUnavailable(
         address.bootstrap, f"the server did not finish its hello within {options.hello_timeout:g} s"
     )

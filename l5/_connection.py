@@ -16,6 +16,7 @@ from ._farewell import leave
 from ._flow import data_cost
 from ._frames import DEADLINE, DEADLINE_US_MAX, Flag, Kind
 from ._in_place import Lease, Reservation
+from ._memory_link import OpensRegions
 from ._session import Session
 from ._statistics import ConnectionStatistics, statistics_of
 from ._streams import ConnectionByteStream, ReplyStream
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from .abc import Buffer, PeerInfo
 
 
-class Connection(anyio.abc.ObjectStream[bytes]):
+class Connection(OpensRegions, anyio.abc.ObjectStream[bytes]):
     """A connection that carries messages and requests, whatever it runs on.
 
     Any number of tasks of one event loop may use it at once (but one `receive` at a time).  A

@@ -44,7 +44,7 @@ _PREFIX = struct.Struct("<2sBBI")
 PREFIX_BYTES: Final = _PREFIX.size
 
 REJECT_CODES: Final = frozenset(
-    {"version", "malformed", "unauthorised", "busy", "timeout", "closing"}
+    {"version", "malformed", "unauthorised", "busy", "timeout", "closing", "elsewhere"}
 )
 _RENDEZVOUS = r"\A@l5-[0-9a-f]{32}\Z"
 _RENDEZVOUS_PATTERN = re.compile(_RENDEZVOUS)
@@ -56,6 +56,7 @@ Size = Annotated[int, Meta(ge=1, le=1 << 48)]
 _Version = Annotated[int, Meta(ge=0, le=0xFFFF)]
 _Features = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 _Pid = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+_Identity = Annotated[bytes, Meta(min_length=32, max_length=32)]
 _Ticket = Annotated[bytes, Meta(min_length=16, max_length=64)]
 
 
@@ -94,6 +95,8 @@ class ClientHello(msgspec.Struct, frozen=True, kw_only=True):
     pid: _Pid
     uid: Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
     token: Annotated[bytes, Meta(max_length=1024)] | None = None
+    memory: _Identity | None = None
+    """A memory link is wanted, for the connection that was told this identity."""
 
 
 class ServerHello(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +111,8 @@ class ServerHello(msgspec.Struct, frozen=True, kw_only=True):
     pid: _Pid
     rendezvous: Annotated[str, Meta(pattern=_RENDEZVOUS)] | None = None
     ticket: _Ticket | None = None
+    identity: _Identity | None = None
+    """Of this server (16 bytes) and of this connection (16 bytes); None: no memory links."""
 
 
 class Reject(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,7 +43,8 @@ class ConnectionView:
     number: int
     """Counts the connections of this process from 1."""
     role: str
-    """``"client"`` or ``"server"`` (its requests are answered here)."""
+    """``"client"``, ``"server"`` (its requests are answered here), or ``"memory"``: the link
+    beside a connection over which regions are opened, at either end."""
     peer: str
     state: str
     upgrade: str
@@ -160,7 +161,7 @@ def sessions() -> list[Session]:
 
 def role_of(session: Session) -> str:
     """Tell which end of a connection a session is."""
-    return "client" if session.server is None else "server"
+    return session.role or ("client" if session.server is None else "server")
 
 
 def peer_text(session: Session) -> str:

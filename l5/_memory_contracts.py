@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio.abc
 import attrs
@@ -172,7 +172,7 @@ class RemoteRegion(anyio.abc.AsyncResource):
 
     @abstractmethod
     async def compare_and_swap(self, offset: int, expected: int, desired: int) -> int:
-        """Replace the word at `offset`, a multiple of 8, if it is `expected`; return the old one."""
+        """Replace the word at `offset` (a multiple of 8) if it is `expected`; return the old."""
 
     @abstractmethod
     async def fetch_and_add(self, offset: int, value: int) -> int:
@@ -199,6 +199,18 @@ class RegionLink(Protocol):
 
     async def request(self, payload: bytes) -> bytes:
         """Send an operation to the owner and return its answer; `RemoteAccessError` as above."""
+        ...
+
+    async def begin(self, payload: bytes) -> Any:
+        """Send an operation; what is returned goes to `finish`, or to `abandon`."""
+        ...
+
+    async def finish(self, begun: Any) -> bytes:
+        """Wait for the answer of an operation; cancelled, it is abandoned."""
+        ...
+
+    def abandon(self, begun: Any) -> None:
+        """Lose interest in the answer."""
         ...
 
     async def release(self, region: RemoteRegion) -> None:

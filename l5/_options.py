@@ -345,6 +345,9 @@ class ListenOptions(Options):
     grace: float = attrs.field(default=5.0, converter=_seconds("grace", 0.0))
     """Seconds that running requests may take once the server is asked to stop."""
 
+    regions_max: int = attrs.field(default=64, converter=_count("regions_max", 1, 65536))
+    """Regions that one connection may have open at once."""
+
     hellos_max: int = attrs.field(default=64, converter=_count("hellos_max", 1, 65536))
     """Handshakes at once, so that slow strangers cannot hold every connection."""
 

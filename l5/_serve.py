@@ -28,6 +28,7 @@ from ._workers import Workers
 if TYPE_CHECKING:
     from ._bootstrap import Established
     from ._options import ListenOptions
+    from ._region import Region
     from ._session import Session
 
 logger = logging.getLogger("l5.server")
@@ -157,6 +158,7 @@ class Server:
                     for session in list(self._sessions):
                         group.start_soon(leave, session)
             finally:
+                self._acceptor.exports.close()
                 for session in list(self._sessions):
                     session.close()
                 closed.set()
@@ -207,6 +209,23 @@ class Server:
                 "this server has not been started: use it as `async with l5.serve(...) as server:`"
             )
         return self._closed
+
+    # ---- memory --------------------------------------------------------------------------------
+
+    def export(self, name: str, region: Region) -> None:
+        """Let clients open `region` by `name` (`Connection.open_region`), with its rights.
+
+        Everybody who may connect may open it.  May be called before the server is started.  Raises
+        `ValueError` for a name that is taken or cannot be one, and for a closed region.
+        """
+        self._acceptor.exports.add(name, region)
+
+    def revoke(self, name: str) -> None:
+        """Take back what `export` gave: whoever has it open gets `RemoteAccessError` from now on.
+
+        Nothing that is written into the region afterwards is returned by any read.
+        """
+        self._acceptor.exports.remove(name)
 
     @property
     def urls(self) -> tuple[str, ...]:

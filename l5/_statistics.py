@@ -25,6 +25,8 @@ class SessionCounters:
     """While somebody watches."""
     number: int = 0
     """Of the connections of this process."""
+    role: str = ""
+    """What kind of end it is, where that is not to be seen by whether it serves."""
     tap: object = None
     """While its frames are recorded."""
     writer: object = None

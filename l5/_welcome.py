@@ -5,12 +5,10 @@ from __future__ import annotations
 import hmac
 import logging
 import os
-import secrets
 from collections.abc import Callable
 from typing import Any
 
 import anyio
-import attrs
 
 from . import _hello, _host, _selector
 from ._address import Address
@@ -20,63 +18,21 @@ from ._bootstrap import (
     HelloLink,
     close_all,
     fit_segments,
-    peer_pidfd,
     receive_limit,
     upgrade_transports,
 )
 from ._errors import L5Error, RemoteProtocolError, TransportUnavailable
+from ._exports import Exports
 from ._flow import Quota
 from ._hello import ClientHello, Hello, Limits, ServerHello, Upgrade, Upgraded
+from ._memory_wire import memory_options
 from ._options import ListenOptions, size_text
+from ._pidfd import peer_pidfd
 from ._selector import UpgradeReport
-from .abc import Channel, Link, PeerInfo, UpgradeAttempt, UpgradeTransport
+from ._tickets import Rejected, TicketHolder, Tickets
+from .abc import Channel, Link, MemoryChannel, PeerInfo, UpgradeAttempt, UpgradeTransport
 
 logger = logging.getLogger("l5.server")
-
-
-class Tickets:
-    """One-time tickets: links that arrive at the rendezvous find the connection they belong to."""
-
-    def __init__(self) -> None:
-        self.address: str | None = None
-        self._open: dict[bytes, TicketHolder] = {}
-
-    def issue(self) -> TicketHolder:
-        """Make a ticket; it is void when the holder is closed."""
-        holder = TicketHolder(secrets.token_bytes(32), anyio.Event())
-        self._open[holder.ticket] = holder
-        return holder
-
-    def redeem(self, ticket: bytes, hello_link: HelloLink) -> bool:
-        """Give a link to the connection that holds this ticket; False if nobody does."""
-        holder = self._open.pop(ticket, None)
-        if holder is None:
-            return False
-        holder.hello_link = hello_link
-        holder.arrived.set()
-        return True
-
-    def void(self, holder: TicketHolder) -> None:
-        """Take a ticket back."""
-        self._open.pop(holder.ticket, None)
-
-
-@attrs.define(eq=False)
-class TicketHolder:
-    """A connection that waits for its client at the rendezvous."""
-
-    ticket: bytes
-    arrived: anyio.Event
-    hello_link: HelloLink | None = None
-
-
-class Rejected(L5Error):
-    """A client was turned away; carries what it was told."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
-        self.message = message
 
 
 class ServerHandshake:
@@ -89,7 +45,12 @@ class ServerHandshake:
         options: ListenOptions,
         tickets: Tickets | None,
         shared: Quota,
+        exports: Exports,
     ) -> None:
+        self._exports = exports
+        self._identity = b""
+        self._memory = False
+        """It becomes a memory link, of the connection of that identity."""
         self._shared = shared
         self._shared_bytes = 0
         self._hello_link = HelloLink(link)
@@ -101,16 +62,19 @@ class ServerHandshake:
         self._declined: dict[str, str] = {}
         link.let_fds_in(False)
 
-    async def run(self, heard: Callable[[], bool]) -> Established:
+    async def run(self, heard: Callable[[bool], bool]) -> Established:
         """Shake hands and upgrade; `Rejected` and `RemoteProtocolError` have been told the peer.
 
-        `heard` is called when the peer's hello is here, and says whether there is room for it: not
-        earlier, for closing a socket with unread bytes would take the reason from the peer.
+        `heard` is called when the peer's hello is here, with whether it wants a memory link, and
+        says whether there is room for it: not earlier, for closing a socket with unread bytes
+        would take the reason from the peer.
         """
         try:
             return await self._run(heard)
         except BaseException as error:
             self._shared.give_back(self._shared_bytes)
+            if self._identity and not self._memory:
+                self._exports.forget(self._identity)
             if isinstance(error, RemoteProtocolError):
                 await self.refuse(error.code, str(error))
             elif isinstance(error, Rejected):
@@ -125,16 +89,17 @@ class ServerHandshake:
             except (OSError, L5Error, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 pass
 
-    async def _run(self, heard: Callable[[], bool]) -> Established:
+    async def _run(self, heard: Callable[[bool], bool]) -> Established:
         message, fds = await self._hello_link.receive()
         close_all(fds)
-        room = heard()
+        room = heard(isinstance(message, ClientHello) and message.memory is not None)
         # step 11 (server, any): the client's hello is here
         hello = _hello.expect(message, ClientHello)
         version = _hello.negotiate_version(hello.versions)
         self._authorise(hello)
         if not room:
             raise Rejected("busy", f"{self._options.connections_max} connections are open")
+        self._identify(hello)
         sends = _hello.agree(self._takes, hello.limits)
         offers = ", ".join(offer.transport for offer in hello.offers) or "no upgrade"
         logger.debug("%s, process %d, offers %s", self._link.peer, hello.pid, offers)
@@ -154,6 +119,7 @@ class ServerHandshake:
                     pid=os.getpid(),
                     rendezvous=self._tickets.address if holder and self._tickets else None,
                     ticket=holder.ticket if holder else None,
+                    identity=self._identity,
                 )
             )
             # step 12 (server, any): the hello is answered
@@ -168,6 +134,18 @@ class ServerHandshake:
             if holder is not None and self._tickets is not None:
                 self._tickets.void(holder)
         return self._established(channel, sends, hello)
+
+    def _identify(self, hello: ClientHello) -> None:
+        """Give a connection its identity, or see to it that a memory link belongs to one."""
+        if hello.memory is None:
+            self._identity = self._exports.identify()
+            return
+        objection = self._exports.objection(hello.memory)
+        if objection is not None:
+            raise Rejected(*objection)
+        self._memory, self._identity = True, hello.memory
+        self._options = memory_options(self._options)
+        self._takes = _hello.limits_of(self._options)
 
     def _authorise(self, hello: ClientHello) -> None:
         options, peer = self._options, self._link.peer
@@ -202,7 +180,9 @@ class ServerHandshake:
     def _choose(
         self, hello: ClientHello
     ) -> tuple[str | None, UpgradeTransport | None, dict[str, Any]]:
-        transports = upgrade_transports(self._options.transports, self._address.demanded)
+        transports = upgrade_transports(
+            self._options.transports, self._address.demanded, memory=self._memory
+        )
         params = {offer.transport: offer.params for offer in hello.offers}
         usable: dict[str, str | None] = {}
         for name, transport in transports.items():
@@ -392,9 +372,18 @@ class ServerHandshake:
                 send_limit=sends.segment_bytes, receive_limit=receive_limit(self._takes)
             )
         watched = channel.lifelines()
-        if channel.one_copy:
+        if channel.one_copy or isinstance(channel, MemoryChannel):
             watched += peer_pidfd(channel.fileno(), hello.pid, connected=True)
         report = UpgradeReport(used, link.transport, dict(self._declined))
         sends = fit_segments(sends, channel)
-        shared_bytes = self._shared_bytes
-        return Established(channel, link.peer, sends, self._takes, report, watched, shared_bytes)
+        return Established(
+            channel,
+            link.peer,
+            sends,
+            self._takes,
+            report,
+            watched,
+            identity=self._identity,
+            memory=self._memory,
+            shared_bytes=self._shared_bytes,
+        )

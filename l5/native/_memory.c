@@ -4,12 +4,13 @@
  *   base --> | mapping, whole pages |      base --> | w0 | w1 | ... |
  *   guard, word --------------------------------------^  value while the region may be used;
  *                                                        the owner's zero revokes it, at once
- *
  * Views (the buffer protocol) keep the mapping alive, whatever else happens: closing a Memory ends
  * accesses through its methods, and unmaps when the last view is gone.
  */
 #include "_fast.h"
 #include "region.h"
+
+enum { PIECE_MAX = 256 << 10 }; /* bytes that are copied at once, with the event loop waiting */
 
 typedef struct {
     PyObject_HEAD
@@ -60,14 +61,19 @@ static int due(const Memory *self)
 /* A count of bytes: below zero, and too large for any, is out of bounds as everything else is. */
 static int get_bytes(PyObject *object, int64_t *bytes)
 {
-    long long value;
     int overflow = 0;
+    long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
 
-    value = PyLong_AsLongLongAndOverflow(object, &overflow);
     if (value == -1 && PyErr_Occurred())
         return 0;
     *bytes = overflow ? -1 : value;
     return 1;
+}
+
+static int get_word(PyObject *object, uint64_t *value)
+{
+    *value = PyLong_AsUnsignedLongLong(object);
+    return !PyErr_Occurred();
 }
 
 static int in_bounds(const Memory *self, PyObject *offset_object, int64_t offset, int64_t bytes)
@@ -122,8 +128,10 @@ static PyObject *memory_read(Memory *self, PyObject *const *args, Py_ssize_t cou
     if (count != 2)
         return PyErr_Format(PyExc_TypeError, "read(offset, length)");
     self->calls++;
-    if (due(self))
+    if (due(self) || PyLong_AsLong(args[1]) > PIECE_MAX)
         Py_RETURN_NONE;
+    if (PyErr_Occurred())
+        PyErr_Clear(); /* what is no number, or too large a one, is said below */
     return read_now(self, args);
 }
 
@@ -166,16 +174,12 @@ static l5_word *word_at(Memory *self, PyObject *offset_object)
 
 static PyObject *memory_compare_and_swap(Memory *self, PyObject *const *args, Py_ssize_t count)
 {
-    unsigned long long expected, desired;
+    uint64_t expected, desired;
     l5_word *word;
 
     if (count != 3)
         return PyErr_Format(PyExc_TypeError, "compare_and_swap(offset, expected, desired)");
-    expected = PyLong_AsUnsignedLongLong(args[1]);
-    if (PyErr_Occurred())
-        return NULL;
-    desired = PyLong_AsUnsignedLongLong(args[2]);
-    if (PyErr_Occurred())
+    if (!get_word(args[1], &expected) || !get_word(args[2], &desired))
         return NULL;
     word = word_at(self, args[0]);
     return word ? PyLong_FromUnsignedLongLong(l5_compare_swap(word, expected, desired)) : NULL;
@@ -183,30 +187,24 @@ static PyObject *memory_compare_and_swap(Memory *self, PyObject *const *args, Py
 
 static PyObject *memory_fetch_and_add(Memory *self, PyObject *const *args, Py_ssize_t count)
 {
-    unsigned long long value;
+    uint64_t value;
     l5_word *word;
 
     if (count != 2)
         return PyErr_Format(PyExc_TypeError, "fetch_and_add(offset, value)");
-    value = PyLong_AsUnsignedLongLong(args[1]);
-    if (PyErr_Occurred())
-        return NULL;
-    word = word_at(self, args[0]);
+    word = get_word(args[1], &value) ? word_at(self, args[0]) : NULL;
     return word ? PyLong_FromUnsignedLongLong(l5_fetch_add(word, value)) : NULL;
 }
 
 /* (The owner, on its page of control words) grant by a value, or revoke by zero. */
 static PyObject *memory_control(Memory *self, PyObject *const *args, Py_ssize_t count)
 {
-    unsigned long long value;
+    uint64_t value;
     l5_word *word;
 
     if (count != 2)
         return PyErr_Format(PyExc_TypeError, "control(offset, value)");
-    value = PyLong_AsUnsignedLongLong(args[1]);
-    if (PyErr_Occurred())
-        return NULL;
-    word = word_at(self, args[0]);
+    word = get_word(args[1], &value) ? word_at(self, args[0]) : NULL;
     if (!word)
         return NULL;
     l5_store_seq(word, value); /* pairs with: region revoke */
@@ -218,13 +216,12 @@ static PyObject *memory_guarded_by(Memory *self, PyObject *const *args, Py_ssize
 {
     Memory *guard;
     int64_t offset;
-    unsigned long long value;
+    uint64_t value;
 
     if (count != 3 || !PyObject_TypeCheck(args[0], &l5_MemoryType))
         return PyErr_Format(PyExc_TypeError, "guarded_by(memory, offset, value)");
     guard = (Memory *)args[0];
-    value = PyLong_AsUnsignedLongLong(args[2]);
-    if (PyErr_Occurred() || !get_bytes(args[1], &offset) || !usable(guard) ||
+    if (!get_word(args[2], &value) || !get_bytes(args[1], &offset) || !usable(guard) ||
         !in_bounds(guard, args[1], offset, 8))
         return NULL;
     if (offset & 7 || self->guard || guard == self)
@@ -238,27 +235,24 @@ static PyObject *memory_guarded_by(Memory *self, PyObject *const *args, Py_ssize
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-static void unmap_unused(Memory *self);
-
-static void unguard(Memory *self)
-{
-    Memory *guard = (Memory *)self->guard;
-
-    self->word = NULL;
-    self->guard = NULL;
-    if (guard) {
-        guard->exports--;
-        unmap_unused(guard);
-        Py_DECREF(guard);
-    }
-}
-
 static void unmap_unused(Memory *self)
 {
     if (self->open || self->exports || !self->base)
         return;
     l5_region_unmap(self->base, l5_region_map_bytes((uint64_t)self->size));
     self->base = NULL;
+}
+
+static void unguard(Memory *self)
+{
+    Memory *guard = (Memory *)self->guard;
+
+    self->word = NULL;
+    if (guard) {
+        guard->exports--;
+        unmap_unused(guard);
+        Py_CLEAR(self->guard);
+    }
 }
 
 static PyObject *memory_close(Memory *self, PyObject *reason)
@@ -326,7 +320,7 @@ static void memory_dealloc(Memory *self)
     self->open = 0;
     unguard(self);
     unmap_unused(self);
-    Py_CLEAR(self->reason);
+    Py_XDECREF(self->reason);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -346,20 +340,20 @@ static void memory_releasebuffer(Memory *self, Py_buffer *Py_UNUSED(view))
     unmap_unused(self);
 }
 
-static PyObject *memory_mapped(Memory *self, void *Py_UNUSED(closure))
-{
-    return PyBool_FromLong(self->base != NULL);
-}
-
 static PyObject *memory_granted(Memory *self, void *Py_UNUSED(closure))
 {
     return PyBool_FromLong(self->open && granted(self));
 }
 
+static PyObject *memory_due(Memory *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(due(self));
+}
+
 #define FAST(name) (PyCFunction)(void (*)(void))memory_##name, METH_FASTCALL
 
 static PyMethodDef memory_methods[] = {
-    {"read", FAST(read), "read(offset, length): a copy; None when the event loop should run first."},
+    {"read", FAST(read), "read(offset, length): a copy; None when it is long, or the event loop should run first."},
     {"read_now", FAST(read_now), "read_now(offset, length): a copy."},
     {"write", FAST(write), "write(offset, data)"},
     {"compare_and_swap", FAST(compare_and_swap), "compare_and_swap(offset, expected, desired): what was there."},
@@ -383,7 +377,7 @@ static PyMemberDef memory_members[] = {
 };
 
 static PyGetSetDef memory_getset[] = {
-    {"mapped", (getter)memory_mapped, NULL, "the memory is there, perhaps for views alone", NULL},
+    {"due", (getter)memory_due, NULL, "the event loop should run first", NULL},
     {"granted", (getter)memory_granted, NULL, "open, and not revoked", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

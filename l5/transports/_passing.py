@@ -37,6 +37,20 @@ def receive_with_fds(sock: socket.socket, max_bytes: int) -> tuple[bytes, list[i
     return data, list(fds)
 
 
+def receive_batch(sock: socket.socket, max_bytes: int) -> tuple[bytes, list[int] | None]:
+    """Receive bytes, and descriptors that came with them: None if none, empty if they got lost."""
+    data, fds, cut, strange = _receive(sock, max_bytes, FDS_MAX)
+    if strange or len(fds) > FDS_MAX or (cut and len(fds) == FDS_MAX):
+        discard(fds)
+        raise RemoteProtocolError(
+            f"the peer sent more than {FDS_MAX} descriptors or unknown control messages"
+        )
+    if cut:
+        discard(fds)
+        return data, []
+    return data, list(fds) or None
+
+
 def _receive(
     sock: socket.socket, max_bytes: int, fds_max: int, flags: int = 0
 ) -> tuple[bytes, array.array[int], bool, bool]:

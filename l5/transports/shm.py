@@ -28,6 +28,7 @@ from ..abc import (
 )
 from ..shm._channel import RingChannel
 from ..shm._headroom import memory_headroom
+from ._memory_socket import SharedRegions
 
 RING_BYTES_MAX = 256 << 20
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -51,6 +52,10 @@ class SharedMemoryTransport(UpgradeTransport):
         usable, reason = memfd_available()
         details = {"headroom_bytes": memory_headroom(), "page_bytes": _PAGE_BYTES}
         return Probe(usable, reason, details)
+
+    def for_memory(self) -> UpgradeTransport:
+        """See `UpgradeTransport.for_memory`."""
+        return SharedRegions(self.probe)
 
     def _require(self) -> None:
         probe = self.probe()

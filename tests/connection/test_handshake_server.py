@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 import l5
-from l5 import _host, _welcome
+from l5 import _host, _tickets
 from l5._hello import Attach, Reject, ServerHello, encode
 from l5._options import MIB
 from tests.connection._raw import client_hello, envelope, raw, read_hello
@@ -207,20 +207,20 @@ async def test_allow_has_the_last_word(url: str) -> None:
 
 
 @pytest.fixture
-def issued(monkeypatch: pytest.MonkeyPatch) -> list[_welcome.TicketHolder]:
+def issued(monkeypatch: pytest.MonkeyPatch) -> list[_tickets.TicketHolder]:
     """Tickets as they are issued."""
-    holders: list[_welcome.TicketHolder] = []
-    original = _welcome.Tickets.issue
+    holders: list[_tickets.TicketHolder] = []
+    original = _tickets.Tickets.issue
 
-    def issue(self: _welcome.Tickets) -> _welcome.TicketHolder:
+    def issue(self: _tickets.Tickets) -> _tickets.TicketHolder:
         holders.append(original(self))
         return holders[-1]
 
-    monkeypatch.setattr(_welcome.Tickets, "issue", issue)
+    monkeypatch.setattr(_tickets.Tickets, "issue", issue)
     return holders
 
 
-async def test_a_ticket_is_good_once(issued: list[_welcome.TicketHolder]) -> None:
+async def test_a_ticket_is_good_once(issued: list[_tickets.TicketHolder]) -> None:
     async with serving("l5://127.0.0.1:0") as server:
         rendezvous = server._acceptor.tickets.address
         assert rendezvous is not None
