@@ -53,9 +53,9 @@ class Export:
     """Why, once it is."""
 
     def check(self) -> None:
-        """Raise `RemoteAccessError` when it is revoked."""
+        """Raise `RegionGone` when it is revoked."""
         if self.revoked:
-            raise RemoteAccessError(self.revoked)
+            raise wire.RegionGone(self.revoked)
 
 
 class Exports:

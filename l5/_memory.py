@@ -250,6 +250,13 @@ class BaseRegion(RemoteRegion):
 class EmulatedRegion(BaseRegion):
     """A region whose owner executes what is asked for."""
 
+    async def _finish(self, begun: Any) -> bytes:
+        try:
+            return await self._link.finish(begun)
+        except wire.RegionGone as error:
+            self.end(str(error))
+            raise RemoteAccessError(self._ended) from None
+
     async def _fetch(
         self, wanted: deque[Piece], arrived: Callable[[Piece, bytes], None], window: int
     ) -> None:
@@ -265,7 +272,7 @@ class EmulatedRegion(BaseRegion):
                     room -= len(batch)
                     continue
                 request, batch = begun[0]
-                data = await self._link.finish(request)
+                data = await self._finish(request)
                 begun.popleft()
                 room += len(batch)
                 self._deliver(batch, data, arrived)
@@ -292,12 +299,12 @@ class EmulatedRegion(BaseRegion):
         try:
             for offset, data in pieces:
                 if len(begun) == FRAMES_IN_FLIGHT:
-                    wire.check_empty(await self._link.finish(begun[0]))
+                    wire.check_empty(await self._finish(begun[0]))
                     begun.popleft()
                 payload = wire.pack_write(self.handle, offset, data)
                 begun.append(await self._link.begin(payload))
             while begun:
-                wire.check_empty(await self._link.finish(begun[0]))
+                wire.check_empty(await self._finish(begun[0]))
                 begun.popleft()
         except BaseException:
             for request in begun:
@@ -307,11 +314,11 @@ class EmulatedRegion(BaseRegion):
 
     async def _swap(self, offset: int, expected: int, desired: int) -> int:
         payload = wire.pack_swap(self.handle, offset, expected, desired)
-        return wire.parse_word(await self._link.request(payload))
+        return wire.parse_word(await self._finish(await self._link.begin(payload)))
 
     async def _add(self, offset: int, value: int) -> int:
         payload = wire.pack_add(self.handle, offset, value)
-        return wire.parse_word(await self._link.request(payload))
+        return wire.parse_word(await self._finish(await self._link.begin(payload)))
 
 
 def _batch(wanted: deque[Piece], count_max: int, bytes_max: int) -> list[Piece]:

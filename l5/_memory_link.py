@@ -98,6 +98,8 @@ class MemoryLink:
         try:
             return await self._connection._await_answer(begun)
         except RequestFailed as error:
+            if error.remote_type == wire.GONE:
+                raise wire.RegionGone(error.remote_message) from None
             if error.remote_type != wire.REFUSED:
                 raise RemoteAccessError(f"the owner failed: {error}") from error
             raise RemoteAccessError(error.remote_message) from None

@@ -10,7 +10,7 @@ A request is ``operation u8 | handle u32 | ...``, little-endian throughout:
     ADD     offset u64 | value u64                        -> u64, what was there
 
 A handle is the client's choice: it can close what it has opened without having heard the answer.
-What is refused is answered by an error of type `REFUSED`.
+What is refused is answered by an error of type `REFUSED`, or `GONE` if nothing else can follow.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ._hello import printable
 from ._options import Options
 
 REFUSED: Final = "RemoteAccessError"
+GONE: Final = "RegionGone"
 NAME_MAX: Final = 64
 SPANS_MAX: Final = 1024
 """Parts of one READ: with this many the owner's loop is held for a fraction of a millisecond."""
@@ -62,6 +63,10 @@ def memory_options(options: AnyOptions) -> AnyOptions:
         data_window_bytes=2 * DATA_BYTES,
         in_flight_max=MEMORY_IN_FLIGHT,
     )
+
+
+class RegionGone(RemoteAccessError):
+    """The owner has revoked the region: nothing that is asked of it will ever be done."""
 
 
 class Operation(IntEnum):

@@ -78,7 +78,8 @@ class OwnerLink:
             reply = self._execute(session, payload)
         except RemoteAccessError as error:
             session.answered += 1
-            session.reply_error(id, wire.REFUSED, str(error))
+            gone = isinstance(error, wire.RegionGone)
+            session.reply_error(id, wire.GONE if gone else wire.REFUSED, str(error))
             return
         session.answered += 1
         session.window.handling -= 1

@@ -15,12 +15,16 @@ plugin for pytest: event loops, and transports that must not be skipped.
 import pytest
 
 # Before they are imported: failed assertions in them are explained as in test modules.
-_PARTS = ("_cancelling", "_ends", "_in_place", "_interrupt", "_messages", "_requesting", "_serving")
+_PARTS = (
+    *("_cancelling", "_ends", "_in_place", "_interrupt", "_messages", "_requesting", "_serving"),
+    "_regions",
+)
 pytest.register_assert_rewrite(*(f"l5.testing.{part}" for part in _PARTS))
 
 from ._faulty import Faults, FaultyServer, faulty_server  # noqa: E402
 from ._harness import Desk, Harness, Pair, leased, pattern  # noqa: E402
 from ._interrupt import Interrupted, at_every_await, interrupted  # noqa: E402
+from ._regions import RegionSuite  # noqa: E402
 from ._suite import TransportSuite  # noqa: E402
 
 __all__ = [
@@ -30,6 +34,7 @@ __all__ = [
     "Harness",
     "Interrupted",
     "Pair",
+    "RegionSuite",
     "TransportSuite",
     "at_every_await",
     "faulty_server",

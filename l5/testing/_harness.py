@@ -189,7 +189,7 @@ class Harness:
         self, handler: Any, directory: str, **options: Any
     ) -> AsyncGenerator[tuple[l5.Connection, l5.Server]]:
         """A server of `handler` and a connection to it, in this task's event loop."""
-        server_only = {"grace", "per", "connections_max"}
+        server_only = {"grace", "per", "connections_max", "regions_max"}
         shared = {name: value for name, value in options.items() if name not in server_only}
         with anyio.fail_after(WATCHDOG_S):
             async with (
