@@ -17,14 +17,14 @@ import pytest
 # Before they are imported: failed assertions in them are explained as in test modules.
 _PARTS = (
     *("_cancelling", "_ends", "_in_place", "_interrupt", "_messages", "_requesting", "_serving"),
-    "_regions",
+    *("_regions", "_region_ends"),
 )
 pytest.register_assert_rewrite(*(f"l5.testing.{part}" for part in _PARTS))
 
 from ._faulty import Faults, FaultyServer, faulty_server  # noqa: E402
 from ._harness import Desk, Harness, Pair, leased, pattern  # noqa: E402
 from ._interrupt import Interrupted, at_every_await, interrupted  # noqa: E402
-from ._regions import RegionSuite  # noqa: E402
+from ._region_ends import RegionSuite  # noqa: E402
 from ._suite import TransportSuite  # noqa: E402
 
 __all__ = [
