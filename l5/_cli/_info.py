@@ -38,7 +38,7 @@ def collect(registry: _registry.Registry = _registry.registry) -> dict[str, Any]
         "system": _system(),
         "schemes": sorted(registry.schemes()),
         "transports": [_transport(registry, name) for name in registry.names()],
-        "rdma": attrs.asdict(rdma.available(), retain_collection_types=False),
+        "rdma": _rdma(),
     }
 
 
@@ -87,6 +87,15 @@ def _memlock_bytes() -> int | None:
         return 0
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return None if limit == resource.RLIM_INFINITY else limit
+
+
+def _rdma() -> dict[str, Any]:
+    found = rdma.available()
+    return {
+        **attrs.asdict(found),
+        "devices": list(found.devices),
+        "addresses": list(found.addresses),
+    }
 
 
 def _rdma_text(found: dict[str, Any]) -> str:
