@@ -4,6 +4,6 @@
 of a binding to verbs is imported, and no library opened, before it is called.
 """
 
-from ._discover import Availability, available
+from ._discover import Availability, available, backend
 
-__all__ = ["Availability", "available"]
+__all__ = ["Availability", "available", "backend"]
