@@ -214,7 +214,7 @@ def _is_public(entry: Import, public: frozenset[str]) -> bool:
         return not any(part.startswith("_") for part in entry.target.split("."))
     if entry.module == "l5":
         return entry.name is None or entry.name in public | {"abc", "blocking", "testing"}
-    if entry.module in ("l5.rdma", "l5.rdma.verbs"):  # who measures verbs needs them bare
+    if entry.target in ("l5.rdma", "l5.rdma.verbs"):  # who measures verbs needs them bare
         return "benchmarks" in entry.path.parts
     return entry.module in ("l5.abc", "l5.blocking")
 
