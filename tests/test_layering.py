@@ -212,10 +212,10 @@ def test_users_import_public_names_only() -> None:
 def _is_public(entry: Import, public: frozenset[str]) -> bool:
     if entry.reaches("l5.testing"):
         return not any(part.startswith("_") for part in entry.target.split("."))
-    if entry.module == "l5":
-        return entry.name is None or entry.name in public | {"abc", "blocking", "testing"}
     if entry.target in ("l5.rdma", "l5.rdma.verbs"):  # who measures verbs needs them bare
         return "benchmarks" in entry.path.parts
+    if entry.module == "l5":
+        return entry.name is None or entry.name in public | {"abc", "blocking", "testing"}
     return entry.module in ("l5.abc", "l5.blocking")
 
 
