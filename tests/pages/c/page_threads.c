@@ -23,6 +23,27 @@ static uint64_t load(const uint64_t *word)
     return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
+/* Where a reader is interrupted, now and then: in the middle. */
+static void stop_now_and_then(struct reader *reader)
+{
+    if (torture_random(&reader->random) % 64 == 0)
+        sched_yield();
+}
+
+static int read_mapped(struct reader *reader, const uint8_t *page, uint8_t *payload)
+{
+    uint32_t version = l5_page_enter(page);
+    int good;
+
+    for (uint32_t line = 0; line < LINES; line++) {
+        l5_page_unpack(payload + line * L5_PAGE_PAYLOAD_BYTES, page, line, 1);
+        stop_now_and_then(reader);
+    }
+    good = l5_page_unchanged(page, version);
+    reader->retries += !good;
+    return good;
+}
+
 /* The first word of a line is two accesses, as a version has an order of its own. */
 static uint64_t load_first(const uint64_t *word)
 {
@@ -35,12 +56,6 @@ static uint64_t load_first(const uint64_t *word)
     return both;
 }
 
-static void stop_now_and_then(struct reader *reader)
-{
-    if (torture_random(&reader->random) % 64 == 0)
-        sched_yield();
-}
-
 static void copy_ascending(struct reader *reader, uint64_t *copy, const uint64_t *page)
 {
     uint32_t turn = (uint32_t)torture_random(&reader->random) % LINES;
@@ -49,9 +64,9 @@ static void copy_ascending(struct reader *reader, uint64_t *copy, const uint64_t
         uint32_t line = (i * 3 + turn) % LINES; /* 3: every line, in no order */
 
         copy[line * 8] = load_first(page + line * 8);
+        stop_now_and_then(reader);
         for (uint32_t word = 7; word > 0; word--)
             copy[line * 8 + word] = load(page + line * 8 + word);
-        stop_now_and_then(reader);
     }
 }
 
@@ -63,8 +78,8 @@ static void copy_anyhow(struct reader *reader, uint64_t *copy, const uint64_t *p
         uint32_t word = (i * 27 + turn) % WORDS;
 
         copy[word] = word % 8 ? load(page + word) : load_first(page + word);
+        stop_now_and_then(reader);
     }
-    stop_now_and_then(reader);
 }
 
 static void copy_lines(struct reader *reader, uint64_t *copy, const uint64_t *page)
@@ -94,7 +109,7 @@ static int read_one(struct reader *reader, const char *how, const uint8_t *page,
     int good;
 
     if (*how == 'm')
-        return !l5_page_read(payload, page, 0, LINES, 1, &reader->retries);
+        return read_mapped(reader, page, payload);
     before = *how == 'w' ? l5_page_enter(page) : 0;
     if (*how == 'l')
         copy_lines(reader, copy, (const uint64_t *)(const void *)page);
