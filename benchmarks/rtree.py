@@ -1,6 +1,7 @@
 """The R-tree in process, on the workload of the Catfish paper, against its peers.
 
-Goals: R1 packed tree and R3 dynamic tree in a C loop, against Boost's; R4 one Python call a search,
+Goals: R1 packed tree, R2 the same in another's memory with the version of every line checked, and
+R3 dynamic tree in a C loop, against Boost's; R4 one Python call a search,
 R5 one call for all, against boostree; R6 insertion from Python, against libspatialindex (`rtree`).
 shapely and `rtree` are measured beside, without a goal.
 
@@ -50,7 +51,13 @@ def run(
 ) -> Iterator[Row]:
     """Measure all cases, or those of some goals; yield one row a case and peer as it is done."""
     size = Size(quick, rounds, goal)
-    for cases in (c_packed_cases, c_dynamic_cases, python_search_cases, python_insert_cases):
+    for cases in (
+        c_packed_cases,
+        c_foreign_cases,
+        c_dynamic_cases,
+        python_search_cases,
+        python_insert_cases,
+    ):
         try:
             yield from cases(size)
         except programs.Unavailable as reason:
@@ -101,11 +108,16 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 @contextmanager
-def loops(size: Size, how: str) -> Generator[tuple[programs.Loop, programs.Loop]]:
-    ours, boost = programs.build_ours(), programs.build_boost()
+def loops(
+    size: Size, how: str, *, peer_how: str | None = None, every_line: bool = False
+) -> Generator[tuple[programs.Loop, programs.Loop]]:
+    ours, boost = programs.build_ours(every_line=every_line), programs.build_boost()
     folder = programs.BUILD / f"data-{size.entries}"
     workload.write(folder, size.entries, 200_000)
-    with programs.Loop(ours, folder, how) as a, programs.Loop(boost, folder, how) as b:
+    with (
+        programs.Loop(ours, folder, how) as a,
+        programs.Loop(boost, folder, peer_how or how) as b,
+    ):
         yield a, b
 
 
@@ -122,6 +134,21 @@ def c_packed_cases(size: Size) -> Iterator[Row]:
         ):
             for scale in SCALES if size.wants(goal) else ():
                 pair = c_pair(ours, what, boost, "search", scale, size.c_searches[scale])
+                yield compare(f"{case}/{scale}", goal, "searches", peer, pair, size.rounds)
+
+
+def c_foreign_cases(size: Size) -> Iterator[Row]:
+    """As a client reads the tree of its server: another mapping, read-only, every index checked."""
+    for every_line, case, goal in (
+        (True, "c-foreign-search-lines", "R2"),
+        (False, "c-foreign-search", None),
+    ):
+        if not size.wants(goal):
+            continue
+        with loops(size, "foreign", peer_how="packed", every_line=every_line) as (ours, boost):
+            for scale in SCALES:
+                pair = c_pair(ours, "search", boost, "search", scale, size.c_searches[scale])
+                peer = "boost rstar<16> packed"
                 yield compare(f"{case}/{scale}", goal, "searches", peer, pair, size.rounds)
 
 

@@ -16,14 +16,20 @@ class Unavailable(Exception):
     """A peer cannot be built or run here; the message says what to install."""
 
 
-def build_ours() -> Path:
-    """Compile our loop with the flags of the shipped module (no -march)."""
+def build_ours(*, every_line: bool = False) -> Path:
+    """Compile our loop with the flags of the shipped module (no -march).
+
+    With `every_line` readers look at the version of every line of a node (goal R2).
+    """
     compiler = shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise Unavailable("no C compiler: install gcc or clang")
     sources = [path for path in sorted(NATIVE.glob("rt_*.c")) if path.name != "rt_python.c"]
     flags = ["-std=gnu11", "-O3", "-ffp-contract=off", f"-I{NATIVE}", f"-I{L5_NATIVE}"]
-    return _compile([compiler, *flags, HERE / "ours_loop.c", *sources], "ours_loop", ["-lm"])
+    if every_line:
+        flags += ["-include", str(HERE / "every_line.h")]
+    name = "ours_loop_lines" if every_line else "ours_loop"
+    return _compile([compiler, *flags, HERE / "ours_loop.c", *sources], name, ["-lm"])
 
 
 def build_boost() -> Path:
