@@ -39,6 +39,7 @@ from ._errors import (
     TransportUnavailable,
 )
 from ._handler import RequestContext
+from ._heartbeat import Heartbeat
 from ._in_place import Lease, Reservation
 from ._listen import Listener, listen
 from ._live import Snapshot, snapshot
@@ -79,6 +80,7 @@ __all__ = [
     "ExponentialAverage",
     "Extent",
     "HandlerError",
+    "Heartbeat",
     "L5Error",
     "LatencyPolicy",
     "Lease",

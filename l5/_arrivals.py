@@ -156,7 +156,9 @@ def on_credit(session: Session, flags: int, id: int, payload: bytes) -> None:
 
 
 def on_heartbeat(session: Session, flags: int, id: int, payload: bytes) -> None:
-    del flags, id, payload
+    del flags, id
+    if session.heard is not None:
+        session.heard.hear(payload)
 
 
 def on_close(session: Session, flags: int, id: int, payload: bytes) -> None:

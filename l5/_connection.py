@@ -15,6 +15,7 @@ from ._errors import DeadlineExceeded, RemoteProtocolError
 from ._farewell import leave
 from ._flow import data_cost
 from ._frames import DEADLINE, DEADLINE_US_MAX, Flag, Kind
+from ._heartbeat import Heartbeat, heartbeat_of
 from ._in_place import Lease, Reservation
 from ._memory_link import OpensRegions
 from ._session import Session
@@ -37,12 +38,13 @@ class Connection(OpensRegions, anyio.abc.ObjectStream[bytes]):
 
     A call that finds what it needs returns without a trip through the event loop; cancellation is
     honoured, and other tasks run, at least every 64 messages or 100 us of spinning (with the
-    option ``strict`` at every call).
+    option ``strict`` at every call).  `heartbeat` has what the server said last of its load.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         ring = session.ring
+        self.heartbeat: Heartbeat = heartbeat_of(session)
         self._fast_request: Callable[[Any], Any] = ring.request if ring else session.start_request
         self._fast_send: Callable[[Any], Any] = ring.send if ring else _not_sent
         self._fast_receive: Callable[[bool], Any] = ring.receive if ring else _not_fast

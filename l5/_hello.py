@@ -68,6 +68,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     data_window_bytes: Size
     credit_bytes: Size
     in_flight_max: Annotated[int, Meta(ge=1, le=1 << 20)]
+    heartbeat_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+    """A client: how often it wants to know how busy the server is; a server: how often at most."""
 
 
 class HostProof(msgspec.Struct, frozen=True, kw_only=True):
@@ -363,7 +365,13 @@ def agree(local: Limits, remote: Limits) -> Limits:
             f"the peer's hello gives a credit_bytes of {remote.credit_bytes}, less than one segment"
             f" of its segment_bytes ({segment} bytes): it must give at least as much"
         )
-    return msgspec.structs.replace(remote, max_message_bytes=largest, segment_bytes=segment)
+    both = local.heartbeat_ms, remote.heartbeat_ms
+    return msgspec.structs.replace(
+        remote,
+        max_message_bytes=largest,
+        segment_bytes=segment,
+        heartbeat_ms=max(both) if all(both) else 0,
+    )
 
 
 def limits_of(options: Options) -> Limits:
@@ -374,6 +382,7 @@ def limits_of(options: Options) -> Limits:
         data_window_bytes=options.data_window_bytes,
         credit_bytes=options.initial_credit_bytes,
         in_flight_max=options.in_flight_max,
+        heartbeat_ms=options.heartbeat_ms,
     )
 
 

@@ -220,7 +220,7 @@ class Options:
     """Seconds that closing waits for a peer to take what was sent; the rest is lost."""
 
     heartbeat_ms: int = attrs.field(default=10, converter=_count("heartbeat_ms", 0, 60_000))
-    """How often a native service publishes its load; 0 is never."""
+    """How often this end wants to hear, or tells at most, how busy the server is; 0: never."""
 
     token: bytes | None = attrs.field(default=None, converter=_to_token, repr=False)
     """The secret that both ends share; a keyword only, never in a URL."""

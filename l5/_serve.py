@@ -19,6 +19,7 @@ from ._errors import RemoteProtocolError
 from ._farewell import leave
 from ._flow import Budget
 from ._handler import Handler, takes_context
+from ._heartbeat import tell_client
 from ._limits import explain
 from ._live import add_server, on_session
 from ._service import NativeService
@@ -282,7 +283,10 @@ class Server:
     ) -> Session | None:
         assert self._hub is not None
         budget = Budget(options.reassembly_bytes, self._budget)
-        return open_session(self._hub, made, options, budget, workers)
+        session = open_session(self._hub, made, options, budget, workers)
+        if session is not None:
+            tell_client(session)
+        return session
 
     async def _run_connection(self, made: Established, options: ListenOptions) -> None:
         session = self._open(made, options, None)

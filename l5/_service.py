@@ -84,9 +84,8 @@ class NativeService:
 
     Each of `workers` threads serves many connections.  `mode`: ``"poll"`` never sleeps,
     ``"event"`` never spins, ``"adaptive"`` spins for `spin_us` and then sleeps.  Requests longer
-    than `max_request_bytes` are answered by an error, as are requests and answers that would have
-    the service hold more than `max_stored_bytes` for all its connections.  Clients are told how
-    busy their worker is every `heartbeat_ms` (0: never) while it is awake.
+    than `max_request_bytes` are answered by an error, as are those for which it would hold more
+    than `max_stored_bytes` in all.  Awake, it tells how busy it is every `heartbeat_ms` (0: never).
 
     All methods belong to the thread of the event loop.  Raises `TransportUnavailable` where the C
     core is missing, `ValueError` or `TypeError` for arguments that cannot be.
@@ -249,6 +248,7 @@ class NativeService:
         peer.send_message_bytes = limits_we_may_send.max_message_bytes
         peer.receive_credit_bytes = limits_we_accept.credit_bytes
         peer.receive_message_bytes = limits_we_accept.max_message_bytes
+        peer.heartbeat_ns = limits_we_may_send.heartbeat_ms * 1_000_000
         number = ffi.new("uint64_t *")
         check(lib.l5_service_attach(service, peer, number))
         self._attached[number[0]] = _Attached(ring, channel, on_done)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
+    from ._heartbeat import Beats, Heard
     from ._latency import Watch
     from ._session import Session
     from ._wait import Hub
@@ -31,6 +32,8 @@ class SessionCounters:
     """While its frames are recorded."""
     writer: object = None
     """The task (or thread) that writes a message in place, while it does."""
+    heard: Heard | None = None
+    """A client's, where heartbeats come in frames."""
 
 
 class HubCounters:
@@ -38,6 +41,8 @@ class HubCounters:
 
     sleeps: int = 0
     slept_ns: int = 0
+    beats: Beats | None = None
+    """While it serves clients that want to know how busy it is."""
 
     def slept_since(self, began_ns: int) -> None:
         """Count a sleep that is over."""

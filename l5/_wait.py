@@ -317,6 +317,8 @@ class Hub(HubCounters, Errands):
         self.streak = 0
         if self.poller is not None:
             self.poller.breathe()
+        if self.beats is not None and (self._driver is None or self._driver.asleep_in is None):
+            self.beats.look()  # not in the middle of a sleep, which has not been counted yet
 
     def due(self) -> bool:
         """Count a message that the hot path did not; tell whether the event loop should run."""

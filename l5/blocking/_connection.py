@@ -23,6 +23,7 @@ from ._in_place import Lease, ReplyStream, Reservation
 
 if TYPE_CHECKING:
     from .._bootstrap import Established
+    from .._heartbeat import Heartbeat
     from .._options import Options
     from .._requests import Request
     from .._selector import UpgradeReport
@@ -112,6 +113,11 @@ class Connection:
     def max_message_bytes(self) -> int:
         """Size of the largest message that may be sent."""
         return self._engine.max_message_bytes
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """What the server said last of how busy it is; keep it to ask often."""
+        return self._engine.heartbeat
 
     @property
     def closed(self) -> bool:

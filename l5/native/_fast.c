@@ -39,7 +39,7 @@ static int install(void)
     PyObject *module;
 
     if (PyType_Ready(&l5_RingType) < 0 || PyType_Ready(&l5_PollerType) < 0 || PyType_Ready(&l5_SlotType) < 0 ||
-        PyType_Ready(&l5_MemoryType) < 0)
+        PyType_Ready(&l5_MemoryType) < 0 || PyType_Ready(&l5_BeatType) < 0)
         return -1;
     module = PyModule_Create(&fast_module);
     if (!module)

@@ -1,14 +1,15 @@
 /* Inside the part of the core that knows Python: `_fast.c`, `_ring.c`, `_ring_hot.c`, `_slot.c`,
- * `_poller.c`, `_members.c`, `_memory.c`.
+ * `_poller.c`, `_members.c`, `_memory.c`, `_beat.c`.
  *
  * Only these files include Python.h.  They are compiled into the module that cffi builds;
- * `l5_install_fast` (_fast.c), called once through cffi, puts a module `l5._fast` with four types
+ * `l5_install_fast` (_fast.c), called once through cffi, puts a module `l5._fast` with these types
  * into sys.modules:
  *
  *   Ring    one channel over shared memory, with the counters that flow control needs
  *   Poller  all rings of one event loop: scanning, spinning, fairness
  *   Slot    a buffer exporter over a message in place (lease) or to be (reserve)
  *   Memory  a mapping of remote memory, or of one's own that others read (region.h)
+ *   Beat    (not in the module) what the server at the other end says of its load; of Ring.heartbeat
  *
  * Why not plain cffi calls: a cffi call with a buffer costs about 200 ns and always releases the
  * GIL; with a computing thread in the process, getting it back costs up to the switch interval
@@ -123,7 +124,7 @@ typedef struct {
 /* _fast.c: the exceptions that the package has given us */
 extern PyObject *l5_RemoteProtocolError, *l5_ClosedResourceError, *l5_BrokenResourceError, *l5_BusyResourceError;
 extern PyObject *l5_RemoteAccessError;
-extern PyTypeObject l5_RingType, l5_PollerType, l5_SlotType, l5_MemoryType;
+extern PyTypeObject l5_RingType, l5_PollerType, l5_SlotType, l5_MemoryType, l5_BeatType;
 
 /* _ring.c */
 PyObject *l5_ring_raise(Ring *self, int rc);
@@ -150,6 +151,10 @@ PyObject *l5_ring_fill(Ring *self, PyObject *ignored);
 /* _ring_many.c */
 PyObject *l5_ring_request_many(Ring *self, PyObject *const *args, Py_ssize_t count);
 PyObject *l5_ring_receive_many(Ring *self, PyObject *limit);
+
+/* _beat.c */
+PyObject *l5_ring_heartbeat(Ring *self, PyObject *interval);
+PyObject *l5_ring_tell(Ring *self, PyObject *const *args, Py_ssize_t count);
 
 /* _slot.c */
 PyObject *l5_ring_reserve(Ring *self, PyObject *size);

@@ -173,15 +173,6 @@ static PyObject *ring_attach_bell(Ring *self, PyObject *const *args, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
-static PyObject *ring_status(Ring *self, PyObject *Py_UNUSED(ignored))
-{
-    if (!l5_ring_ready(self))
-        return NULL;
-    return Py_BuildValue("(KK)",
-                         (unsigned long long)l5_load_acquire(&self->channel.control->status.sequence),
-                         (unsigned long long)l5_load_relaxed(&self->channel.control->status.busy_millionths));
-}
-
 /* ---- Ring: type ------------------------------------------------------------------------------ */
 
 static int ring_init(Ring *self, PyObject *args, PyObject *kwargs)
@@ -374,7 +365,8 @@ static PyMethodDef ring_methods[] = {
     {"lease", (PyCFunction)l5_ring_lease, METH_NOARGS, "Slot over the next data message, or None"},
     {"attach_bell", (PyCFunction)(void (*)(void))ring_attach_bell, METH_FASTCALL,
      "attach_bell(bell, send_limit, receive_limit)"},
-    {"status", (PyCFunction)ring_status, METH_NOARGS, "(sequence, busy share in millionths) of the server"},
+    {"heartbeat", (PyCFunction)l5_ring_heartbeat, METH_O, "heartbeat(interval_s) -> what the server says, as attributes"},
+    {"tell", (PyCFunction)(void (*)(void))l5_ring_tell, METH_FASTCALL, "tell(sequence, busy_millionths)"},
     {"watch", (PyCFunction)l5_ring_watch, METH_O, "watch(on): note latencies from now on, or no more"},
     {"latencies", (PyCFunction)l5_ring_latencies, METH_NOARGS, "u64 per bucket of _latency.h; empty: not watched"},
     {"fill", (PyCFunction)l5_ring_fill, METH_NOARGS, "(ring size, what the peer has not read, what we have not)"},

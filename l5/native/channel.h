@@ -8,7 +8,7 @@
  *            +128  s2c.read    the client's read position         (client writes)
  *            +192  client.armed                  (client sets, server takes)
  *            +256  server.armed                  (server sets, client takes)
- *            +320  server.status: sequence, busy share            (server writes)
+ *            +320  server.status: sequence, busy share, when    (server writes)
  *   P        ring c2s: client to server   [R bytes][mirror of the same R bytes]
  *   P + R    ring s2c: server to client   [R bytes][mirror]
  *
@@ -29,6 +29,7 @@
  * The pairs of orderings, named where they are used:
  *   MESSAGE  store of the size word -> load of the size word: header and payload are complete.
  *   SPACE    store of the read position -> load of it: the space has been zeroed, is not read.
+ *   STATUS   store of the heartbeat's sequence number -> load of it: what goes with it is as new.
  *   DOORBELL publish (size word or read position), then load the peer's armed word;
  *            against: store the own armed word, then re-check size word and read position.
  *            All four are sequentially consistent, so at least one side sees the other.
@@ -94,7 +95,8 @@ struct l5_control {
     struct {
         l5_word sequence;
         l5_word busy_millionths;
-        uint8_t pad[48];
+        l5_word written_ns;
+        uint8_t pad[40];
     } status;
 };
 
@@ -184,6 +186,15 @@ static inline l5_word *l5_size_word(uint8_t *base, uint64_t position, uint64_t r
 static inline int l5_channel_ready(struct l5_channel *channel)
 {
     return l5_load_relaxed(l5_size_word(channel->rx_base, channel->rx_read, channel->ring_bytes)) != 0;
+}
+
+/* (Server) What its client finds when it asks how busy the server is; wakes nobody. */
+static inline void l5_status_write(struct l5_control *control, uint64_t sequence, uint64_t busy_millionths,
+                                   uint64_t now_ns)
+{
+    l5_store_relaxed(&control->status.busy_millionths, busy_millionths);
+    l5_store_relaxed(&control->status.written_ns, now_ns);
+    l5_store_release(&control->status.sequence, sequence); /* pairs with: STATUS in beat_read */
 }
 
 /* Tell whether what did not fit last time would fit now.  A hint like the one above: all that

@@ -23,6 +23,7 @@ struct l5_service_peer {
     uint64_t send_message_bytes;
     uint64_t receive_credit_bytes;
     uint64_t receive_message_bytes;
+    uint64_t heartbeat_ns; /* how often it wants to know how busy its worker is; 0: never */
 };
 
 /* A connection that the service has let go of. */

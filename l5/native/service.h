@@ -115,6 +115,7 @@ struct l5_connection {
     uint8_t draining;    /* the service stops */
     uint8_t finished;
     uint64_t linger_until_ns;
+    uint64_t beat_at_ns; /* when its next heartbeat is due */
     const char *fault;
     struct l5_service_peer peer;
 };

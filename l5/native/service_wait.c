@@ -7,21 +7,25 @@
 
 /* ---- clocks ---------------------------------------------------------------------------------- */
 
-static void publish_busy(struct l5_worker *worker)
+/* Tell every client that wants to know, those too that do not ask us now: they may be just about to.
+ * A client gets what was measured since the last tick, and averages as it likes. */
+static void publish_busy(struct l5_worker *worker, double share, uint64_t now_ns, uint64_t interval_ns)
 {
-    uint64_t busy = l5_load_relaxed(&worker->busy_millionths);
+    uint64_t busy = (uint64_t)(share * 1e6 + 0.5);
 
     worker->sequence++;
-    for (uint32_t i = 0; i < worker->active; i++) {
-        struct l5_control *control = worker->connections[i]->channel->control;
+    for (uint32_t i = 0; i < worker->count; i++) {
+        struct l5_connection *connection = worker->connections[i];
 
-        l5_store_relaxed(&control->status.busy_millionths, busy);
-        l5_store_release(&control->status.sequence, worker->sequence); /* pairs with: STATUS in ring_status */
+        if (!connection->peer.heartbeat_ns || now_ns + interval_ns / 2 < connection->beat_at_ns)
+            continue;
+        connection->beat_at_ns = now_ns + connection->peer.heartbeat_ns;
+        l5_status_write(connection->channel->control, worker->sequence, busy, now_ns);
     }
 }
 
-/* Useful time over wall time since the last tick, averaged over about three heartbeats. */
-static void measure_busy(struct l5_worker *worker, uint64_t now, uint64_t now_ns, uint64_t interval_ns)
+/* Return useful time over wall time since the last tick; the statistics have an average over about three. */
+static double measure_busy(struct l5_worker *worker, uint64_t now, uint64_t now_ns, uint64_t interval_ns)
 {
     double wall = (double)(now - worker->tick_ticks);
     double share = wall > 0 ? (double)worker->useful / wall : 0;
@@ -40,6 +44,7 @@ static void measure_busy(struct l5_worker *worker, uint64_t now, uint64_t now_ns
     }
     worker->tick_ticks = now;
     worker->tick_ns = now_ns;
+    return share;
 }
 
 /* Connections without a frame since the last tick leave the scan. */
@@ -62,9 +67,10 @@ static void tick(struct l5_worker *worker, uint64_t now)
     uint64_t now_ns = l5_now_ns();
 
     if (now_ns - worker->tick_ns >= interval_ns) {
-        measure_busy(worker, now, now_ns, interval_ns);
+        double share = measure_busy(worker, now, now_ns, interval_ns);
+
         if (heartbeat_ns)
-            publish_busy(worker);
+            publish_busy(worker, share, now_ns, interval_ns);
         if (worker->service->options.mode != L5_POLL)
             retire(worker);
         l5_worker_listen(worker, 0);

@@ -133,6 +133,23 @@ def test_agree_takes_the_smaller_message_and_the_rest_from_the_receiver() -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("one", "two", "agreed"), [(10, 10, 10), (10, 40, 40), (0, 10, 0), (10, 0, 0), (0, 0, 0)]
+)
+def test_both_ends_agree_on_the_longer_interval_of_heartbeats(
+    one: int, two: int, agreed: int
+) -> None:
+    ends = [msgspec.structs.replace(LIMITS, heartbeat_ms=each) for each in (one, two)]
+    assert [agree(*ends).heartbeat_ms, agree(*reversed(ends)).heartbeat_ms] == [agreed, agreed]
+
+
+def test_who_knows_nothing_of_heartbeats_gets_none() -> None:
+    old = {
+        key: value for key, value in msgspec.to_builtins(LIMITS).items() if key != "heartbeat_ms"
+    }
+    assert msgspec.convert(old, Limits).heartbeat_ms == 0
+
+
 def test_agree_names_a_credit_that_is_less_than_a_segment() -> None:
     theirs = msgspec.structs.replace(LIMITS, segment_bytes=4096, credit_bytes=4095)
     with pytest.raises(RemoteProtocolError, match=r"credit_bytes of 4095.*4096 bytes"):
