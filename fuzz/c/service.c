@@ -149,7 +149,8 @@ static void begin(struct input *input)
     world.connection.queue_end = &world.connection.queue;
     *peer = (struct l5_service_peer){.in_flight_max = 1 + (limits >> 2) % 8, .send_segment_bytes = limits & 32 ? 300 : SEGMENT,
                                      .send_credit_bytes = limits & 64 ? 1 << 20 : 600, .send_message_bytes = LONGEST,
-                                     .receive_credit_bytes = limits & 128 ? 2000 : 700, .receive_message_bytes = LONGEST};
+                                     .receive_credit_bytes = limits & 128 ? 2000 : 700, .receive_message_bytes = LONGEST,
+                                     .heartbeat_ns = 10000000};
     for (int id = 0; id < IDS; id++)
         questions[id].granted = peer->send_credit_bytes;
 }

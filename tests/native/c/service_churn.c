@@ -78,7 +78,7 @@ static void watch_status(const struct client *client)
 {
     const struct l5_control *control = client->channel.control;
 
-    if (l5_load_acquire(&control->status.sequence)) /* pairs with: STATUS in publish_busy */
+    if (l5_load_acquire(&control->status.sequence)) /* pairs with: STATUS in l5_status_write */
         CHECK(l5_load_relaxed(&control->status.busy_millionths) <= 1000000);
 }
 

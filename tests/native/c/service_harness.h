@@ -81,7 +81,8 @@ static struct l5_service_peer usual_peer(void)
                                    .send_credit_bytes = CREDIT,
                                    .send_message_bytes = LONGEST,
                                    .receive_credit_bytes = CREDIT,
-                                   .receive_message_bytes = LONGEST};
+                                   .receive_message_bytes = LONGEST,
+                                   .heartbeat_ns = 10000000};
     return peer;
 }
 
