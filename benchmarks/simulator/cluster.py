@@ -77,7 +77,9 @@ class Cores:
         self._window_s = window_s
         self._busy: dict[int, float] = {}
 
-    def take(self, at: float, work_s: float, lock: "Lock | None" = None, held_s: float = 0.0) -> float:
+    def take(
+        self, at: float, work_s: float, lock: "Lock | None" = None, held_s: float = 0.0
+    ) -> float:
         """Return when work that came at `at` is done."""
         begin = max(heapq.heappop(self._free), at)
         end = begin + work_s
@@ -124,7 +126,9 @@ class Cluster:
         self.cores = Cores(setting.cores, HEARTBEAT_S)
         self.lock = Lock()
         chance = random.Random(setting.seed)
-        self.clients = [Client(self, random.Random(chance.random())) for _ in range(setting.clients)]
+        self.clients = [
+            Client(self, random.Random(chance.random())) for _ in range(setting.clients)
+        ]
         self.busy: list[float] = []
         costs = setting.costs
         # More polling threads than cores: see `threads`, which finds about this factor.
@@ -160,7 +164,9 @@ class Cluster:
         latencies = sorted(taken for client in self.clients for taken in client.latencies)
         count = len(latencies)
         if not count:
-            raise RuntimeError(f"{self.method.name}: nothing was done in the time that was simulated")
+            raise RuntimeError(
+                f"{self.method.name}: nothing was done in the time that was simulated"
+            )
         searches = sum(client.searches for client in self.clients)
         return Result(
             rate=count / (self.setting.seconds - self.setting.warm_up_s),
