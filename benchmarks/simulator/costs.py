@@ -1,4 +1,4 @@
-"""What requests cost: measured on this machine, or scaled so that a server is as fast as the paper's.
+"""What requests cost: measured here, or scaled so that a server is as fast as the paper's.
 
 Measured are a search and an insert in process, by scale, and how many nodes of each level a search
 visits; `MEASURED` has what was found on the machine of docs/performance.md, `measure` finds it
