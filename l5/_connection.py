@@ -35,10 +35,10 @@ class Connection(OpensRegions, anyio.abc.ObjectStream[bytes]):
     Any number of tasks of one event loop may use it at once (but one `receive` at a time).  A
     cancelled `receive` takes no message; a cancelled `send` sent all or nothing; a cancelled
     `request` disturbs no other.  After any error the connection is either sound or broken.
+    `heartbeat` has what the server said last of how busy it is.
 
-    A call that finds what it needs returns without a trip through the event loop; cancellation is
-    honoured, and other tasks run, at least every 64 messages or 100 us of spinning (with the
-    option ``strict`` at every call).  `heartbeat` has what the server said last of its load.
+    A call that finds what it needs does not suspend; cancellation is honoured, and other tasks run,
+    at least every 64 messages or 100 us of spinning (with the option ``strict`` at every call).
     """
 
     def __init__(self, session: Session) -> None:
@@ -50,8 +50,7 @@ class Connection(OpensRegions, anyio.abc.ObjectStream[bytes]):
         self._fast_receive: Callable[[bool], Any] = ring.receive if ring else _not_fast
 
     def __repr__(self) -> str:
-        session = self._session
-        return f"<l5.Connection {session.channel.transport} {session.state.lower()}>"
+        return f"<l5.Connection {self.transport} {self._session.state.lower()}>"
 
     def __del__(self) -> None:
         session = getattr(self, "_session", None)
