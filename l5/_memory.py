@@ -9,13 +9,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
 from . import _memory_wire as wire
-from ._errors import RemoteAccessError
+from ._errors import RemoteAccessError, RemoteProtocolError
 from ._options import size_text
 from .abc import OpenedRegion, RemoteRegion
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from .abc import Buffer, Span, Take
 
 __all__ = ["READ_BYTES_MAX", "BaseRegion", "EmulatedRegion", "Piece"]
+
+T = TypeVar("T")
 
 READ_BYTES_MAX: Final = 256 << 20
 """Most bytes of one part of a read, and of all of `read_many` together."""
@@ -250,12 +253,18 @@ class BaseRegion(RemoteRegion):
 class EmulatedRegion(BaseRegion):
     """A region whose owner executes what is asked for."""
 
-    async def _finish(self, begun: Any) -> bytes:
+    async def _finish(self, begun: Any, parse: Callable[[bytes], T]) -> T:
+        """Wait for an answer and read it; one that makes no sense ends the link."""
         try:
-            return await self._link.finish(begun)
+            answer = await self._link.finish(begun)
         except wire.RegionGone as error:
             self.end(str(error))
             raise RemoteAccessError(self._ended) from None
+        try:
+            return parse(answer)
+        except RemoteProtocolError as error:
+            self._link.fail(error)
+            raise
 
     async def _fetch(
         self, wanted: deque[Piece], arrived: Callable[[Piece, bytes], None], window: int
@@ -272,7 +281,8 @@ class EmulatedRegion(BaseRegion):
                     room -= len(batch)
                     continue
                 request, batch = begun[0]
-                data = await self._finish(request)
+                total = sum(piece.length for piece in batch)
+                data = await self._finish(request, partial(wire.check_data, size_bytes=total))
                 begun.popleft()
                 room += len(batch)
                 self._deliver(batch, data, arrived)
@@ -285,7 +295,6 @@ class EmulatedRegion(BaseRegion):
         self, batch: list[Piece], data: bytes, arrived: Callable[[Piece, bytes], None]
     ) -> None:
         self.check()
-        wire.check_data(data, sum(piece.length for piece in batch))
         if len(batch) == 1:
             arrived(batch[0], data)
             return
@@ -299,12 +308,12 @@ class EmulatedRegion(BaseRegion):
         try:
             for offset, data in pieces:
                 if len(begun) == FRAMES_IN_FLIGHT:
-                    wire.check_empty(await self._finish(begun[0]))
+                    await self._finish(begun[0], wire.check_empty)
                     begun.popleft()
                 payload = wire.pack_write(self.handle, offset, data)
                 begun.append(await self._link.begin(payload))
             while begun:
-                wire.check_empty(await self._finish(begun[0]))
+                await self._finish(begun[0], wire.check_empty)
                 begun.popleft()
         except BaseException:
             for request in begun:
@@ -314,11 +323,11 @@ class EmulatedRegion(BaseRegion):
 
     async def _swap(self, offset: int, expected: int, desired: int) -> int:
         payload = wire.pack_swap(self.handle, offset, expected, desired)
-        return wire.parse_word(await self._finish(await self._link.begin(payload)))
+        return await self._finish(await self._link.begin(payload), wire.parse_word)
 
     async def _add(self, offset: int, value: int) -> int:
         payload = wire.pack_add(self.handle, offset, value)
-        return wire.parse_word(await self._finish(await self._link.begin(payload)))
+        return await self._finish(await self._link.begin(payload), wire.parse_word)
 
 
 def _batch(wanted: deque[Piece], count_max: int, bytes_max: int) -> list[Piece]:

@@ -213,6 +213,10 @@ class RegionLink(Protocol):
         """Lose interest in the answer."""
         ...
 
+    def fail(self, error: Exception) -> None:
+        """End the link: the owner has answered what makes no sense."""
+        ...
+
     async def release(self, region: RemoteRegion) -> None:
         """Tell the owner that a region is closed here, and forget it."""
         ...

@@ -110,6 +110,10 @@ class MemoryLink:
         """See `RegionLink`."""
         self._connection._lose_interest(begun)
 
+    def fail(self, error: Exception) -> None:
+        """See `RegionLink`."""
+        self._session.fail(error)
+
     def _explain(self, error: Exception) -> Exception:
         return RemoteAccessError(self._ended or f"the memory link has ended: {error!r}")
 

@@ -80,6 +80,7 @@ class MappedRegion(EmulatedRegion):
 
     async def _breathe(self) -> None:
         """Let the event loop run; news of the owner, if there are any, end this region."""
+        self.check()
         await self._link.hub.breathe()
         self.check()
         self._memory.breathed()

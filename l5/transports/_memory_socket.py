@@ -124,18 +124,23 @@ class MemorySocketChannel(StreamChannel, MemoryChannel):
     def attach(self, opened: OpenedRegion) -> RemoteRegion:
         params = opened.params
         batch = self._claim(params.get("batch"))
-        memory: Any = None
+        mapped: list[Any] = []
         try:
             if len(batch) != FDS_OF_GRANT:
                 raise TransportUnavailable("shm", "the region's descriptors did not arrive")
-            control = map_alien(batch[1], CONTROL_BYTES, writable=False)
-            memory = map_alien(batch[0], opened.size_bytes, writable=opened.writable)
+            mapped.append(map_alien(batch[1], CONTROL_BYTES, writable=False))
+            mapped.append(map_alien(batch[0], opened.size_bytes, writable=opened.writable))
+            control, memory = mapped
             memory.guarded_by(control, params.get("control_offset"), params.get("control_value"))
-        except (TypeError, ValueError, OverflowError, RemoteAccessError) as error:
-            raise RemoteProtocolError(f"the owner's grant makes no sense: {error}") from None
+            return MappedRegion(opened, memory)
+        except BaseException as error:
+            for memory in reversed(mapped):
+                memory.close("")
+            if isinstance(error, TypeError | ValueError | OverflowError | RemoteAccessError):
+                raise RemoteProtocolError(f"the owner's grant makes no sense: {error}") from None
+            raise
         finally:
             discard(batch)
-        return MappedRegion(opened, memory)
 
     def _claim(self, number: object) -> list[int]:
         """Take the batch of this number; what came before it was for openings given up."""
