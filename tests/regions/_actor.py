@@ -1,8 +1,8 @@
 """Another process: ``python -m tests.regions._actor ROLE URL``; says what it found, as JSON.
 
-``own``: a server that exports a table and waits.  ``attack``: a client that keeps the descriptors of
-a region and tries everything that the system has.  ``fork``: what a forked child finds of a region
-that its parent opened.
+``own``: a server that exports a table and waits.  ``attack``: a client that keeps the descriptors
+of a region and tries everything that the system has.  ``fork``: what a forked child finds of a
+region that its parent opened.
 """
 
 import ctypes
