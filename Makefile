@@ -9,6 +9,7 @@ FUZZ ?=
 FUZZ_SECONDS ?= 600
 SANITIZED ?=
 SOAK_SECONDS ?= 60
+TORTURE_SECONDS ?= 10
 
 py := $(VENV)/bin/python
 stamps := $(VENV)/.stamps
@@ -19,7 +20,7 @@ native := $(wildcard $(foreach d,l5/native catfish_app/native,$(d)/*.c $(d)/*.h 
 .DELETE_ON_ERROR:
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
-.PHONY: help demo test test-sanitized soak fuzz bench lint format native-check docs wheel clean distclean
+.PHONY: help demo test test-sanitized soak torture fuzz bench lint format native-check docs wheel clean distclean
 .SECONDARY:
 
 help: ## show this list
@@ -39,6 +40,9 @@ test-sanitized: $(stamps)/tools $(stamps)/extra-test ## run a part of the tests 
 
 soak: $(stamps)/installed $(stamps)/extra-test ## 32 processes, killed at random (SOAK_SECONDS=3600)
 	$(py) -m tests.soak --seconds $(SOAK_SECONDS) --json build/soak.json
+
+torture: $(stamps)/installed $(stamps)/extra-test ## read versioned pages while they are rewritten (TORTURE_SECONDS=10 a transport)
+	$(py) -m tests.pages.torture --seconds $(TORTURE_SECONDS)
 
 bench: $(stamps)/installed $(stamps)/extra-bench ## run the benchmarks (BENCH=messaging for one); results in build/bench
 	@mkdir -p build/bench

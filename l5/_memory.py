@@ -253,6 +253,9 @@ class BaseRegion(RemoteRegion):
 class EmulatedRegion(BaseRegion):
     """A region whose owner executes what is asked for."""
 
+    # Requests go over one link in the order of their spans, and `OwnerLink` executes them so.
+    in_order = True
+
     async def _finish(self, begun: Any, parse: Callable[[bytes], T]) -> T:
         """Wait for an answer and read it; one that makes no sense ends the link."""
         try:

@@ -126,6 +126,8 @@ class RemoteRegion(anyio.abc.AsyncResource):
     """Reads go to the owner's memory without the owner's CPU."""
     emulated_because: str = ""
     """Empty when `one_sided`; else why the owner has to execute what is asked for."""
+    in_order: bool = False
+    """The spans of one `read_many` are read one after the other, in their order."""
 
     @property
     @abstractmethod
