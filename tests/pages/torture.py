@@ -3,7 +3,8 @@
     python -m tests.pages.torture [--seconds 10] [--library FILE] [SETUP ...]
 
 Each setup is a transport, or ``words``: a fabric of the worst kind, which reads the 8-byte words of
-a page one by one, the versions last and else in random order. The exit status is 1 if any page that a reader took was wrong.
+a page one by one, the versions last and else in random order. The exit status is 1 if any page
+that a reader took was wrong.
 """
 
 import argparse
