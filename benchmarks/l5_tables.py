@@ -2,7 +2,8 @@
 
 Table I is YCSB-C on one host, one client with one lookup outstanding; Table II is the scan of the
 whole table on one host; Tables III and IV are the same between two hosts; Figure 10 is the rate of
-all lookups together with more and more clients, with one and with two threads at the server.
+all lookups together with more and more clients, with one and with two threads at the server, and
+with 200 open connections of which four are used.
 
     host A  $ python -m benchmarks l5-tables --serve l5://192.0.2.1:7471 --token SECRET
     host B  $ python -m benchmarks l5-tables --connect l5://192.0.2.1:7471 --token SECRET
@@ -36,6 +37,8 @@ from benchmarks.messaging_peers.ycsb_postgres import fill
 
 ROWS = 100_000
 CLIENTS = (1, 2, 4, 8)
+OPEN, ACTIVE = 200, 4
+"""Connections, and those of them that are used: L5's case of many sessions with few in a burst."""
 LOOKUPS = Metric("rate", "lookups", "1/s")
 FULL = Size(5, 2, 0.5, CLIENTS, CLIENTS, 0, 0)
 QUICK = Size(1, 0, 0.02, (2,), (2,), 0, 0)
@@ -149,6 +152,14 @@ def scale_out(options: dict[str, Any], size: Size, folder: str) -> Iterator[Row]
             Peer(ours(options, "lookups", "tcp", clients=clients)),
         ]
         yield from measure(Case(f"figure-10/{clients}", one, peers, (LOOKUPS,)), size, folder)
+    few = ours(options, "lookups", "shm", clients=ACTIVE)
+    each = (OPEN if size is FULL else 2 * ACTIVE) // ACTIVE - 1
+    many = attrs.evolve(
+        ours(options | {"idle": each}, "lookups", "shm", clients=ACTIVE),
+        name=f"l5 shm, {ACTIVE * (each + 1)} open",
+    )
+    few = attrs.evolve(few, name=f"l5 shm, {ACTIVE} open")
+    yield from measure(Case("figure-10/open", many, [Peer(few)], (LOOKUPS,)), size, folder)
 
 
 # ---- between two hosts ----

@@ -54,7 +54,7 @@ def test_on_one_host(
     monkeypatch.setattr(l5_tables, "cluster", none)
     rows = list(l5_tables.on_one_host(options, SIZE, str(tmp_path)))
     assert [made["case"] for made in rows] == (
-        3 * ["table-1/ycsb-c"] + 3 * ["table-2/scan"] + 2 * ["figure-10/1"]
+        3 * ["table-1/ycsb-c"] + 3 * ["table-2/scan"] + 2 * ["figure-10/1"] + ["figure-10/open"]
     )
     assert all(made["ours"]["min"] > 0 and made["peer_value"]["min"] > 0 for made in rows)
 

@@ -3,7 +3,7 @@
 import ctypes
 from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import l5
@@ -22,6 +22,8 @@ from benchmarks.messaging_peers.ycsb_data import (
     keys,
     row,
 )
+
+IDLE_RING_BYTES = 64 * 1024
 
 
 def service(options: dict[str, Any]) -> l5.NativeService:
@@ -53,7 +55,10 @@ async def server(address: str, options: dict[str, Any]) -> AsyncGenerator[str]:
 async def client(
     address: str, options: dict[str, Any]
 ) -> AsyncGenerator[Callable[[], Awaitable[int]]]:
-    async with await l5.connect(address, **keywords(options)) as connection:
+    async with AsyncExitStack() as stack:
+        for _ in range(options.get("idle", 0)):
+            await stack.enter_async_context(await l5.connect(address, ring=IDLE_RING_BYTES))
+        connection = await stack.enter_async_context(await l5.connect(address, **keywords(options)))
         if not options.get("any_transport"):
             expect_transport(connection, options)
         asked = [(key, number % FIELDS) for number, key in enumerate(drawn(options))]
