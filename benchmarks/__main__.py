@@ -40,6 +40,7 @@ COMMANDS = {
     "fig6": ("benchmarks.fig6", "bandwidth by chunk and ring, as a heat map"),
     "l5-tables": ("benchmarks.l5_tables", "YCSB of the L5 paper: tables I to IV, figure 10"),
     "rdma": ("benchmarks.rdma", "small messages by verbs: figure 8 of the L5 paper"),
+    "regions": ("benchmarks.regions", "accesses to remote memory, mapped and emulated"),
     "report": ("benchmarks.report", "tables and plots of the peers from kept results"),
 }
 """With options of their own."""

@@ -14,7 +14,7 @@ from .._limits import explain
 from .._memory import EmulatedRegion, Piece
 
 if TYPE_CHECKING:
-    from ..abc import OpenedRegion, Span
+    from ..abc import Buffer, OpenedRegion, Span
 
 __all__ = ["CONTROL_BYTES", "MappedRegion", "map_alien"]
 
@@ -122,6 +122,14 @@ class MappedRegion(EmulatedRegion):
                 await self._breathe()
                 data = self._memory.read_now(piece.offset, piece.length)
             arrived(piece, data)
+
+    async def write(self, offset: int, data: Buffer) -> None:
+        """See `RemoteRegion`."""
+        memory = self._memory
+        if type(data) is bytes and len(data) <= PIECE_BYTES and self.writable and not memory.due:
+            memory.write(offset, data)
+        else:
+            await super().write(offset, data)
 
     async def _put(self, pieces: Iterable[tuple[int, memoryview]]) -> None:
         for offset, data in pieces:
