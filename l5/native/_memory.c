@@ -34,7 +34,7 @@ PyObject *l5_RemoteAccessError;
 
 static int granted(const Memory *self)
 {
-    return !self->word || l5_load_acquire(self->word) == self->value; /* pairs with: region revoke */
+    return !self->word || l5_load_acquire(self->word) == self->value; /* pairs with: REVOKE */
 }
 
 static int refuse(const Memory *self)
@@ -207,7 +207,7 @@ static PyObject *memory_control(Memory *self, PyObject *const *args, Py_ssize_t 
     word = get_word(args[1], &value) ? word_at(self, args[0]) : NULL;
     if (!word)
         return NULL;
-    l5_store_seq(word, value); /* pairs with: region revoke */
+    l5_store_seq(word, value); /* pairs with: REVOKE */
     l5_full_fence();           /* before whatever the owner writes into the region from now on */
     Py_RETURN_NONE;
 }

@@ -198,7 +198,7 @@ void l5_region_read(void *to, const uint8_t *there, size_t bytes)
     if (bytes && ((uintptr_t)there & 7))
         done = read_part(here, there, bytes);
     for (; bytes - done >= 8; done += 8) {
-        uint64_t value = l5_load_acquire((const l5_word *)(const void *)(there + done)); /* pairs with: region write */
+        uint64_t value = l5_load_acquire((const l5_word *)(const void *)(there + done)); /* pairs with: FORWARD */
 
         memcpy(here + done, &value, 8);
     }
@@ -217,7 +217,7 @@ void l5_region_write(uint8_t *there, const void *from, size_t bytes)
         uint64_t value;
 
         memcpy(&value, here + done, 8);
-        l5_store_release((l5_word *)(void *)(there + done), value); /* pairs with: region write */
+        l5_store_release((l5_word *)(void *)(there + done), value); /* pairs with: FORWARD */
     }
     for (; done < bytes; done++)
         l5_store_byte(there + done, here[done]);

@@ -6,6 +6,7 @@ it by ``<!-- setup: name -->``; `PAGES` says what a page gets from its beginning
 
 import importlib.util
 import runpy
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -81,6 +82,18 @@ async def histogram(shell: Shell) -> AsyncIterator[dict[str, Any]]:
     yield {"l5": l5, "histogram": module, "Extension": Extension}
 
 
+@asynccontextmanager
+async def region(shell: Shell) -> AsyncIterator[dict[str, Any]]:
+    """Open `region`: seven nodes of a binary tree at 64, 128, ..."""
+    url = shell.localise("l5+unix:///run/region.sock")
+    with l5.Region.create(4096) as owned:
+        for node in range(1, 4):
+            owned.write(node * 64, struct.pack("<QQ", 2 * node * 64, (2 * node + 1) * 64))
+        async with l5.serve(answer, url) as running, await l5.connect(url) as conn:
+            running.export("tree", owned)
+            yield {"l5": l5, "struct": struct, "region": await conn.open_region("tree")}
+
+
 SETUPS: dict[str, Setup] = {"echo": echo, "talk": talk, "server": server}
-SETUPS |= {"threads": threads, "histogram": histogram}
+SETUPS |= {"region": region, "threads": threads, "histogram": histogram}
 PAGES = {"native-services.md": "histogram"}

@@ -2,7 +2,8 @@
 
 ``own``: a server that exports a table and waits.  ``attack``: a client that keeps the descriptors
 of a region and tries everything that the system has.  ``fork``: what a forked child finds of a
-region that its parent opened.
+region that its parent opened.  ``revoke``: a server that revokes when it is asked to, and then
+writes a secret into the memory.
 """
 
 import ctypes
@@ -22,6 +23,7 @@ import l5
 KEEP_SIZE, PUNCH_HOLE = 1, 2
 F_SEAL_FUTURE_WRITE = 0x10
 MADV_REMOVE, PROT_BOTH = 9, mmap.PROT_READ | mmap.PROT_WRITE
+SECRET = b"secret!\0" * (1 << 15)
 libc = ctypes.CDLL(None, use_errno=True)
 libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -57,6 +59,31 @@ async def own(url: str) -> None:
             server.export("table", region)
             say("ready")
             await anyio.sleep_forever()
+
+
+async def revoke(url: str) -> None:
+    async with anyio.create_task_group() as group:
+        rounds = 0
+
+        async def revoke_soon(name: str) -> None:
+            await anyio.sleep(0.001)
+            server.revoke(name)
+            region.write(0, SECRET)
+
+        async def handle(request: bytes) -> bytes:
+            nonlocal rounds
+            if request == b"export":
+                rounds += 1
+                region.write(0, bytes(len(SECRET)))
+                server.export(f"table {rounds}", region)
+                return f"table {rounds}".encode()
+            group.start_soon(revoke_soon, request.decode())
+            return request
+
+        with l5.Region.create(len(SECRET)) as region:
+            async with l5.serve(handle, url) as server:
+                say("ready")
+                await anyio.sleep_forever()
 
 
 def attempts(fd: int, size: int) -> dict[str, str]:
@@ -138,5 +165,5 @@ def what_a_child_finds(region: Any, view: memoryview | None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    roles = {"own": own, "attack": attack, "fork": fork}
+    roles = {"own": own, "attack": attack, "fork": fork, "revoke": revoke}
     anyio.run(roles[sys.argv[1]], sys.argv[2])

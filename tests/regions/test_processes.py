@@ -178,6 +178,21 @@ async def test_the_owner_is_killed(tmp_path: Path, scheme: str) -> None:
                 view.release()
 
 
+async def test_no_read_returns_what_comes_after_revoking(tmp_path: Path) -> None:
+    """Long copies, in which the owner revokes and writes something else."""
+    url = f"l5+shm://{tmp_path}/s"
+    async with actor("revoke", url) as (_, found):
+        assert found == "ready"
+        async with await l5.connect(url) as connection:
+            for _ in range(40):
+                name = (await connection.request(b"export")).decode()
+                remote = await connection.open_region(name)
+                await connection.request(name.encode())
+                with pytest.raises(l5.RemoteAccessError):
+                    while True:
+                        assert b"secret" not in remote.read_now(0, remote.size_bytes)
+
+
 @pytest.mark.parametrize("scheme", ["l5+shm://{}/s", "l5+unix://{}/s?transports=unix"])
 async def test_fork(tmp_path: Path, scheme: str) -> None:
     url = scheme.format(tmp_path)
