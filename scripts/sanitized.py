@@ -40,6 +40,7 @@ PARTS = {
     "conformance": ["tests/conformance/test_transports.py", "-k", "SharedMemory and trio"],
     "connection": ["tests/connection", "tests/review", "-k", f"({TRIO}) and not test_costs"],
     "native": ["tests/native/test_service.py", "tests/native/test_service_served.py", "-k", TRIO],
+    "pages": ["tests/pages/test_pages.py", "-k", TRIO],
     "tree": ["tests/rtree/test_rtree.py", "tests/catfish/test_native.py", "-k", TRIO],
 }
 LEAK_PARTS = {"leaks": ["tests/review", "tests/native/test_service.py", "-k", TRIO]}

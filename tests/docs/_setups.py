@@ -62,6 +62,14 @@ async def server(shell: Shell) -> AsyncIterator[dict[str, Any]]:
 
 
 @asynccontextmanager
+async def pages(shell: Shell) -> AsyncIterator[dict[str, Any]]:
+    """A `server`, and a connection to it."""
+    url = shell.localise("l5+unix:///run/pages.sock")
+    async with l5.serve(answer, url) as running, await l5.connect(url) as conn:
+        yield {"l5": l5, "server": running, "conn": conn}
+
+
+@asynccontextmanager
 async def threads(shell: Shell) -> AsyncIterator[dict[str, Any]]:
     """Serve echoes in threads; `conn` is a blocking connection to them."""
     url = shell.localise("l5+unix:///run/threads.sock")
@@ -95,5 +103,5 @@ async def region(shell: Shell) -> AsyncIterator[dict[str, Any]]:
 
 
 SETUPS: dict[str, Setup] = {"echo": echo, "talk": talk, "server": server}
-SETUPS |= {"region": region, "threads": threads, "histogram": histogram}
+SETUPS |= {"region": region, "pages": pages, "threads": threads, "histogram": histogram}
 PAGES = {"native-services.md": "histogram"}

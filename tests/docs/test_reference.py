@@ -96,7 +96,7 @@ def test_pairs_of_orderings_are_listed() -> None:
     assert named and all(f"**{name}**" in page for name in named), named
 
 
-@pytest.mark.parametrize("page", ["shared-memory.md", "design.md"])
+@pytest.mark.parametrize("page", ["shared-memory.md", "design.md", "pages.md"])
 def test_names_of_functions_and_files_exist(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     code = "".join(

@@ -49,6 +49,8 @@ def sources(program: str) -> list[Path]:
         case "service_protocol" | "service_stress":
             service = sorted(L5.glob("service*.c"))
             return [*ring, *service, TESTS / "native" / "c" / f"{program}.c"]
+        case "page_threads":
+            return [TESTS / "pages" / "c" / "page_threads.c"]
         case "tree_main":
             plain = [path for path in tree if path.name != "rt_kernel_avx512.c"]
             return [*plain, *sorted((TESTS / "rtree" / "c").glob("*.c"))]
@@ -86,6 +88,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("ring_main segments emulated", "the memory has holes"),
         ("service_protocol", "ok"),
         ("service_stress", "ok"),
+        ("page_threads mapped 2000", " 0 wrong"),
+        ("page_threads ascending 500", " 0 wrong"),
+        ("page_threads words 500", " 0 wrong"),
         ("tree_main model 1 12000", "12000 steps"),
         ("tree_main model 2 12000", "12000 steps"),
         ("tree_main agree 5 6", "agree"),
