@@ -171,6 +171,8 @@ class Acceptor:
             if session is not None:
                 session.role = "memory"
                 await self.exports.serve(made.identity, session, owner)
+        except Exception:
+            logger.exception("the memory link of %s ended by an error of our own", made.peer)
         finally:
             self.shared.give_back(made.shared_bytes)
 

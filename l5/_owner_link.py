@@ -14,7 +14,7 @@ import anyio
 import attrs
 
 from . import _memory_wire as wire
-from ._errors import LocalProtocolError, RemoteAccessError, TransportUnavailable
+from ._errors import L5Error, RemoteAccessError, TransportUnavailable
 from ._frames import Kind
 from ._memory_wire import Asked, Operation
 from ._transmit import accept_frame
@@ -185,8 +185,8 @@ class OwnerLink:
             kind, id, reply = self._unsent
             try:
                 await accept_frame(session, kind, 0, id, reply)
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError, LocalProtocolError):
-                return
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError, L5Error):
+                return  # it has ended, and has said why
             self._unsent = None
             while self._waiting and self._unsent is None and session.state == "OPEN":
                 self._answer(session, *self._waiting.popleft())
