@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import AsyncExitStack
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -15,6 +16,8 @@ from rich.console import Console
 
 from catfish_app._cli_run import Json, Token, read, run
 from catfish_app._keeper import SnapshotKeeper
+from catfish_app._metrics import serve_metrics
+from catfish_app._place import check_place, parse_place
 from catfish_app._rtree import RTree
 from catfish_app._server import TreeServer, serve_tree
 from catfish_app._snapshot import Saved
@@ -50,6 +53,16 @@ def serve(
         float,
         typer.Option(min=0, metavar="S", help="Seconds between snapshots; 0: only when it ends."),
     ] = 60.0,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT", help="Show a map of the tree to browsers (0: any port)."
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Metrics for Prometheus (with --http: /metrics)."),
+    ] = None,
     token: Token = None,
     insecure: Annotated[
         bool, typer.Option(help="Listen beyond loopback without a token or TLS.")
@@ -65,7 +78,7 @@ def serve(
         "insecure": insecure,
     }
     report = _JsonReport() if as_json else _Report()
-    plan = _Plan(urls, options, source, layer, capacity, snapshot, every)
+    plan = _Plan(urls, options, source, layer, capacity, snapshot, every, http, metrics)
     run(lambda: _serve(plan, report))
 
 
@@ -81,6 +94,8 @@ class _Plan:
     capacity: int
     snapshot: str | None
     every_s: float
+    http: str | None
+    metrics: str | None
 
 
 class _Report:
@@ -89,12 +104,14 @@ class _Report:
     def __init__(self, *, stderr: bool = False) -> None:
         self.console = Console(stderr=stderr, highlight=False)
 
-    def listening(self, server: TreeServer) -> None:
+    def listening(self, server: TreeServer, pages: dict[str, str]) -> None:
         kind = "in Python" if server.native is None else f"by {server.native.workers} C worker(s)"
         self.console.print(f"{len(server.tree):,} rectangles, served {kind}", soft_wrap=True)
         for url in server.urls:
             # Plain: a URL may look like markup, and programs read these lines.
             print(f"listening on {url}", flush=True)
+        for what, url in pages.items():
+            print(f"{what} at {url}", flush=True)
 
     def stopping(self, name: str) -> None:
         print(f"{name}: finishing what runs", flush=True)
@@ -112,9 +129,10 @@ class _JsonReport(_Report):
     def __init__(self) -> None:
         super().__init__(stderr=True)
 
-    def listening(self, server: TreeServer) -> None:
+    def listening(self, server: TreeServer, pages: dict[str, str]) -> None:
         workers = 0 if server.native is None else server.native.workers
-        self._say("listening", urls=server.urls, entries=len(server.tree), workers=workers)
+        facts = {"urls": server.urls, "entries": len(server.tree), "workers": workers}
+        self._say("listening", **facts, **pages)
 
     def stopping(self, name: str) -> None:
         self._say("stopping", signal=name)
@@ -150,17 +168,37 @@ async def _serve(plan: _Plan, report: _Report) -> None:
         keeper = None if plan.snapshot is None else SnapshotKeeper(tree, plan.snapshot)
         if keeper is not None:
             await keeper.save()  # what cannot be written is known now, and not when it is needed
-        async with (
-            serve_tree(tree, *plan.urls, **plan.options) as server,
-            anyio.create_task_group() as tasks,
-        ):
+        async with AsyncExitStack() as stack:
+            server = await stack.enter_async_context(serve_tree(tree, *plan.urls, **plan.options))
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(tasks.cancel_scope.cancel)
             if keeper is not None and plan.every_s:
                 tasks.start_soon(keeper.keep_saving, plan.every_s)
-            report.listening(server)
+            pages = await _pages(plan, server, keeper, stack)
+            report.listening(server, pages)
             async for number in signals:
                 report.stopping(signal.Signals(number).name)
                 break
-            tasks.cancel_scope.cancel()
         report.ended(server)
         if keeper is not None:
             report.saved(keeper.path, await keeper.save())
+
+
+async def _pages(
+    plan: _Plan, server: TreeServer, keeper: SnapshotKeeper | None, stack: AsyncExitStack
+) -> dict[str, str]:
+    """Begin to serve what browsers and Prometheus want; return where."""
+    pages: dict[str, str] = {}
+    insecure = plan.options["insecure"]
+    if plan.http is not None:
+        from catfish_app._map import serve_map
+
+        shown = serve_map(
+            server, plan.http, insecure=insecure, keeper=keeper, token=plan.options["token"]
+        )
+        pages["map"] = await stack.enter_async_context(shown)
+    if plan.metrics is not None:
+        host, port = parse_place(plan.metrics)
+        check_place(host, port, insecure=insecure)
+        pages["metrics"] = stack.enter_context(serve_metrics(server, host, port, keeper))
+    return pages

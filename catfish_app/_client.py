@@ -282,9 +282,12 @@ class RTreeClient:
         reply = await self._ask(_plain(Op.BOUNDS))
         return _checked(lambda: _wire.unpack_bounds(reply))
 
-    async def stats(self) -> ServiceStats:
-        """Return the shape of the tree and how busy the server is; visits every node."""
-        reply = await self._ask(_plain(Op.STATS))
+    async def stats(self, *, walk: bool = True) -> ServiceStats:
+        """Return the shape of the tree and how busy the server is; visits every node.
+
+        Without the `walk` the nodes by kind and their fill are 0, and the answer costs nothing.
+        """
+        reply = await self._ask(_plain(Op.STATS, 0 if walk else _wire.STATS_SUMMARY))
         return _checked(lambda: _wire.unpack_stats(reply))
 
     async def level_rects(self, level: int) -> Floats:

@@ -87,6 +87,10 @@ class TreeHandler:
         self._counts[_wire.COUNTED[op]] += 1
         return operation(argument, request[_wire.HEAD_BYTES :])
 
+    def counts(self) -> dict[str, int]:
+        """Return how many requests there were, by the operation's name."""
+        return {name: self._counts[name] for name in _wire.COUNTED}
+
     # ---- searching -------------------------------------------------------------------------------
 
     def _search(self, _: int, body: bytes) -> bytes:
@@ -149,11 +153,11 @@ class TreeHandler:
         bounds = self.tree.bounds
         return b"" if bounds is None else np.array(bounds, _wire.F64).tobytes()
 
-    def _stats(self, _: int, body: bytes) -> bytes:
+    def _stats(self, argument: int, body: bytes) -> bytes:
         _size_is_right(not body, body)
         return _wire.pack_stats(
             ServiceStats(
-                tree=self.tree.stats(),
+                tree=self.tree.stats(walk=argument != _wire.STATS_SUMMARY),
                 kernel=self.tree.kernel,
                 workers=0,
                 connections=self.connections,

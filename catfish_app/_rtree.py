@@ -167,10 +167,13 @@ class RTree(Tree):
             return None
         return (box[0], box[1], box[2], box[3])
 
-    def stats(self) -> TreeStats:
-        """Return the shape of the tree; visits every node."""
+    def stats(self, *, walk: bool = True) -> TreeStats:
+        """Return the shape of the tree; visits every node.
+
+        Without the `walk` the nodes by kind and their fill are 0, and the call costs nothing.
+        """
         raw = ffi.new("struct rt_stats *")
-        lib.rt_stats(self._handle, raw)
+        (lib.rt_stats if walk else lib.rt_summary)(self._handle, raw)
         return TreeStats(**{name: getattr(raw, name) for name in attrs.fields_dict(TreeStats)})
 
     def level_rects(self, level: int) -> Floats:

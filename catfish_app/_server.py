@@ -14,6 +14,7 @@ import anyio
 import attrs
 
 import l5
+from catfish_app import _wire
 from catfish_app._handler import TreeHandler
 from catfish_app._kernels import ffi, lib
 from catfish_app._rtree import RTree
@@ -49,6 +50,12 @@ class NativeTree:
             name="rtree",
         )
 
+    def counts(self) -> dict[str, int]:
+        """Return how many requests there were, by the operation's name."""
+        counts = ffi.new("uint64_t[]", len(_wire.COUNTED))
+        lib.rt_service_counts(self._state, counts)
+        return dict(zip(_wire.COUNTED, counts, strict=True))
+
     def report(self, connections: int, busy_share: float) -> None:
         """Set what the answers to STATS tell of the server."""
         lib.rt_service_report(self._state, connections, round(busy_share * 1e6))
@@ -77,6 +84,12 @@ class TreeServer:
         if self.native is not None:
             answered += self.native.service.statistics().requests
         return answered
+
+    def counts(self) -> dict[str, int]:
+        """Return how many requests there were, by the operation's name; any thread."""
+        if self.native is not None:
+            return self.native.counts()
+        return {} if self.handler is None else self.handler.counts()
 
     async def keep_reporting(self) -> None:
         """Tell the handler how busy it is, until cancelled."""

@@ -15,7 +15,8 @@ little-endian, and so aligned that a server reads them in place:
     DELETE       -          rectangle, id                    u64: 1 deleted, 0 there was none
     UPDATE       -          old rectangle, new one, id       u64: 1 moved, 0 there was none
     BOUNDS       -          nothing                          rectangle, or nothing for an empty tree
-    STATS        -          nothing                          see `ServiceStats`
+    STATS        1: shape   nothing                          see `ServiceStats`
+                 not walked
     LEVEL_RECTS  level      nothing                          rectangles
     LOAD_BEGIN   -          u64: how many rows will come     u64: token
     LOAD_PART    -          token, first row, n rectangles,  nothing
@@ -67,6 +68,9 @@ class Op(IntEnum):
     LOAD_END = 14
     LOAD_ABORT = 15
 
+
+STATS_SUMMARY = 1
+"""Argument of STATS: leave out what every node would have to be visited for."""
 
 HEAD = struct.Struct("<BBHI")
 HEAD_RECT = struct.Struct("<Q4d")

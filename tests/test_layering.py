@@ -216,7 +216,7 @@ def _is_public(entry: Import, public: frozenset[str]) -> bool:
         return "benchmarks" in entry.path.parts
     if entry.module == "l5":
         return entry.name is None or entry.name in public | {"abc", "blocking", "testing"}
-    return entry.module in ("l5.abc", "l5.blocking")
+    return entry.module in ("l5.abc", "l5.blocking", "l5.integrations.prometheus")
 
 
 def test_users_reach_no_private_attribute_of_l5() -> None:
@@ -353,6 +353,7 @@ def look_at_exception(name: str, most: int, reason: str) -> None:
 
 TEXTS = (".c", ".cfg", ".h", ".md", ".py", ".pyi", ".sh", ".toml", ".yml")
 USUAL_ROOTS = {
+    "api",  # of URLs
     "bin",
     "dev",
     "etc",
@@ -362,6 +363,7 @@ USUAL_ROOTS = {
     "proc",
     "run",
     "srv",
+    "static",  # of URLs
     "sys",
     "tmp",
     "usr",

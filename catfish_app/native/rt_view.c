@@ -5,22 +5,6 @@
 #include "rt_node.h"
 #include "rt_view.h"
 
-#if RT_FORMAT == 1
-static inline uint32_t rt_entry_child(const struct rt_node *node, unsigned slot)
-{
-    return node->inner.child[slot];
-}
-static inline struct rt_dbox rt_entry_dbox(const struct rt_node *node, unsigned slot)
-{
-    return (struct rt_dbox){
-        {node->leaf.box[LO_X][slot], node->leaf.box[LO_Y][slot], node->leaf.box[HI_X][slot], node->leaf.box[HI_Y][slot]}};
-}
-static inline uint64_t rt_entry_id(const struct rt_node *node, unsigned slot)
-{
-    return node->leaf.id[slot];
-}
-#endif
-
 struct view {
     const struct rtree *tree;
     const double *window;
@@ -169,5 +153,22 @@ int rt_view_paint(struct rtree *tree, const double window[4], uint32_t width, ui
     rt_unlock(tree);
     sum_up(cells, width, height);
     *total = view.total;
+    return 0;
+}
+
+/* ---- figures ---- */
+
+int rt_summary(struct rtree *tree, struct rt_stats *stats)
+{
+    const struct rt_header *header = tree->header;
+    rt_lock(tree);
+    *stats = (struct rt_stats){
+        .entries = header->entries,
+        .height = rt_height(header),
+        .capacity_nodes = header->capacity,
+        .free_nodes = rt_free_nodes(header),
+        .arena_bytes = rt_arena_bytes(header->capacity),
+    };
+    rt_unlock(tree);
     return 0;
 }

@@ -37,6 +37,9 @@ int rt_image_adopt(struct rtree *tree, const void *header, uint32_t nodes, char 
 
 /* ---- rt_view.c ---- */
 
+/* Like rt_stats, but without a walk: what has to be counted (nodes in use by kind, fill) is 0. */
+int rt_summary(struct rtree *tree, struct rt_stats *stats);
+
 /* List the boxes of one level that meet a window: level 0 the entries, with their ids; above that nodes (1: the leaves), as
  * the tree stores them, with their indexes. *total is their number, or capacity + 1 if there are more. -ENOENT: no such level.
  * Writers wait meanwhile. */

@@ -23,6 +23,9 @@ int rt_service_create(struct rt_service **out, struct rtree *tree, uint32_t work
 /* Free the service, and a load that was not ended; not the tree. No handler may be running. */
 void rt_service_destroy(struct rt_service *service);
 
+/* Tell how many requests there were of each operation; any thread. */
+void rt_service_counts(const struct rt_service *service, uint64_t counts[RT_SERVICE_OPERATIONS]);
+
 /* Set what the statistics tell of the server; any thread. */
 void rt_service_report(struct rt_service *service, uint32_t connections, uint32_t busy_millionths);
 

@@ -113,6 +113,11 @@ async def test_what_the_server_says_of_itself(options: dict[str, Any], tmp_path:
         assert stats.workers == (0 if options["python"] else 1)
         assert stats.requests == {"search": 1, "count": 2, "stats": 1}
         assert 0 <= stats.busy_share <= 1 and stats.uptime_s > 0
+        summary = (await tree.stats(walk=False)).tree
+        assert summary == server.tree.stats(walk=False)
+        assert (summary.leaf_nodes, summary.inner_nodes, summary.leaf_fill) == (0, 0, 0)
+        for name in ("entries", "height", "capacity_nodes", "free_nodes", "arena_bytes"):
+            assert getattr(summary, name) == getattr(stats.tree, name)
         for level in range(stats.tree.height):
             wanted = server.tree.level_rects(level)
             assert np.array_equal(await tree.level_rects(level), wanted)
