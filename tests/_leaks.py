@@ -11,7 +11,9 @@ SUPPORTED = (PROC / "fd").is_dir()
 PATIENCE_S = 2.0  # a thread that ends, a child being reaped: these take a moment
 
 # Opened once by a library and kept for the life of the process.
-KEPT = re.compile(r"^fd \d+ -> /dev/u?random$|/proj\.db$|multiprocessing\.(resource_tracker|forkserver)")
+KEPT = re.compile(
+    r"^fd \d+ -> /dev/u?random$|/proj\.db$|multiprocessing\.(resource_tracker|forkserver)"
+)
 
 
 def settle() -> None:
