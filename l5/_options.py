@@ -35,17 +35,15 @@ _ALIASES = {
     "total_reassembly": "total_reassembly_bytes",
     "total_shared": "total_shared_bytes",
     "max_ring": "max_ring_bytes",
+    "rdma_row": "rdma_row_bytes",
 }
 # What would end in logs and shell histories, or would let a URL open a server to strangers.
 _KEYWORD_ONLY = frozenset({"token", "ssl_context", "allow", "allow_uids", "insecure"})
 _TRANSPORT_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,31}")
 _TEXT_SHOWN = 80
-_FLAGS = {"true": True, "yes": True, "on": True, "1": True} | {
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
-}
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_FLAGS: dict[str, bool] = {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}
+RDMA_MODES = ("flags", "flags+imm", "imm")
 TOKEN_BYTES_MAX = 1024
 PLUGIN_PREFIX = "x-"
 """Query options that begin so belong to the transport: kept in the address, not looked at here."""
@@ -168,6 +166,12 @@ def _to_transports(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
     return _read_transports(value)
 
 
+def _to_rdma_mode(value: str | None) -> str | None:
+    if value in (None, *RDMA_MODES):
+        return value
+    raise _refuse("rdma_mode", value, f"one of {', '.join(RDMA_MODES)}")
+
+
 def _to_token(value: bytes | str | None) -> bytes | None:
     return _read_token(value)
 
@@ -218,6 +222,12 @@ class Options:
 
     close_timeout: float = attrs.field(default=1.0, converter=_seconds("close_timeout", 0.0))
     """Seconds that closing waits for a peer to take what was sent; the rest is lost."""
+
+    rdma_mode: str | None = attrs.field(default=None, converter=_to_rdma_mode)
+    """How RDMA announces a message: ``flags``, ``flags+imm`` (the default) or ``imm``."""
+
+    rdma_row_bytes: int = attrs.field(default=4 * KIB, converter=_size("rdma_row", KIB, MIB))
+    """Size of a client's row at the server; it grows with the first longer message."""
 
     heartbeat_ms: int = attrs.field(default=10, converter=_count("heartbeat_ms", 0, 60_000))
     """How often this end wants to hear, or tells at most, how busy the server is; 0: never."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from . import _attach
 from ._arrivals import DISPATCH
 from ._errors import GONE, LocalProtocolError, RemoteProtocolError, as_broken
 from ._flow import Budget, Credit, Reassembly, window_of
@@ -106,14 +107,11 @@ class Session(SessionCounters):
         self._attach(options)
 
     def _attach(self, options: Options) -> None:
-        if self.ring is not None:
-            self.ring.spin_ns = options.spin_us * 1000
-            self.ring.strict = int(options.strict)
-            self.ring.server = self.server
-            self.hub.ring_poller(options.spin_us).add(self.ring, self)
+        _attach.attach(self, options)
         try:
             self.hub.attach(self)
         except OSError:  # a limit of this process
+            _attach.detach(self)
             self.release()
             raise
         add_session(self)
@@ -370,6 +368,7 @@ class Session(SessionCounters):
         self.state, self.error = state, error
         if self._attached:
             self._attached = False
+            _attach.detach(self)
             self.hub.detach(self)
         if not self._keep_channel:
             self.release()

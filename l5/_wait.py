@@ -28,6 +28,7 @@ from ._cpu import may_spin
 from ._errands import Errands
 from ._loop import Descriptor, checkpoint, current_loop_token
 from ._statistics import HubCounters
+from ._unwoken import NAP_S, Unwoken
 from ._waiter import AnswerWaiter, Endpoint, Waiter, WaitEvent, is_for, rang_for
 from ._watch import READABLE, WRITABLE, Watcher, make_watcher
 
@@ -60,7 +61,7 @@ def _make_bell() -> tuple[int, int]:
     return reading, writing
 
 
-class Hub(HubCounters, Errands):
+class Hub(HubCounters, Unwoken, Errands):
     """All connections of one event loop; use `current_hub`."""
 
     def __init__(self) -> None:
@@ -137,6 +138,7 @@ class Hub(HubCounters, Errands):
     def detach(self, endpoint: Endpoint) -> None:
         """Stop watching; before its descriptors are closed."""
         self._unarmed.discard(endpoint)
+        self.dismiss(endpoint)
         for fd in endpoint.fds():
             if self._endpoints.pop(fd, None) is not None and self._watcher is not None:
                 del self._masks[fd]
@@ -156,6 +158,8 @@ class Hub(HubCounters, Errands):
 
         With `spun` the caller has spun already, and the first round only looks.
         """
+        if self.parked_often():
+            await self.breathe()
         while not waiter.ready:
             if self._driver is None:
                 self._driver = waiter
@@ -200,7 +204,7 @@ class Hub(HubCounters, Errands):
             waiter.asleep_in = self
             began_ns = monotonic_ns()
             try:
-                await self._sleep()
+                await self._nap() if self.napping else await self._sleep()
             finally:
                 waiter.asleep_in = None
                 self.slept_since(began_ns)
@@ -229,6 +233,11 @@ class Hub(HubCounters, Errands):
         assert self._descriptor is not None
         await self._descriptor.wait_readable()
 
+    async def _nap(self) -> None:
+        with self.move_on_after(NAP_S):
+            await self._sleep()
+        self._unarmed.update(self.napping)
+
     def _new_descriptor(self, fd: int) -> Descriptor:
         return Descriptor(fd)
 
@@ -247,7 +256,7 @@ class Hub(HubCounters, Errands):
 
     def _poll_rings(self, waiter: Waiter) -> bool:
         """Poll all rings, spinning first; leave to the driver the frames that it takes itself."""
-        if self.poller is None or not self.poller.count:
+        if self.poller is None or not (self.poller.count or self.poller.spots):
             return False
         ready = self.poller.ready()
         self.turn_frames = max(TURN_MIN, STREAK_MAX // max(1, len(ready)))
@@ -303,6 +312,7 @@ class Hub(HubCounters, Errands):
                 endpoint.on_event(fd, bool(mask & READABLE), bool(mask & WRITABLE))
             elif self._bell is not None and fd == self._bell[0] and not driver_sleeps:
                 os.read(fd, 4096)
+        self.ask()
         self.run_errands()
         if driver_sleeps and self._unarmed:
             self.interrupt()  # what rang here is not armed any more: the sleeper arms it again
@@ -315,6 +325,8 @@ class Hub(HubCounters, Errands):
 
     def _breathed(self) -> None:
         self.streak = 0
+        if self.owing:
+            self.settle()
         if self.poller is not None:
             self.poller.breathe()
         if self.beats is not None and (self._driver is None or self._driver.asleep_in is None):

@@ -15,9 +15,9 @@ from .._errors import RemoteAccessError, RemoteProtocolError
 from .._interpreter import gil_missing
 
 if TYPE_CHECKING:
-    from .._fast import Memory, Poller, Ring, Slot
+    from .._fast import Memory, Poller, Ring, Slot, Spot
 
-__all__ = ["Memory", "Poller", "Ring", "Slot", "available", "ffi", "lib", "reason"]
+__all__ = ["Memory", "Poller", "Ring", "Slot", "Spot", "available", "ffi", "lib", "reason"]
 
 ffi: Any = None
 lib: Any = None
@@ -36,6 +36,7 @@ try:
         Poller,
         Ring,
         Slot,
+        Spot,
         set_errors,
     )
 

@@ -91,6 +91,35 @@ static inline void l5_full_fence(void)
     atomic_thread_fence(memory_order_seq_cst);
 }
 
+/* What a device writes and mailbox.c reads; the model, which has no device, does not have these. */
+typedef _Atomic uint32_t l5_size;
+typedef _Atomic uint8_t l5_flag_byte;
+
+static inline uint32_t l5_size_acquire(const l5_size *size)
+{
+    return atomic_load_explicit((l5_size *)size, memory_order_acquire);
+}
+
+static inline void l5_size_release(l5_size *size, uint32_t value)
+{
+    atomic_store_explicit(size, value, memory_order_release);
+}
+
+static inline uint32_t l5_size_relaxed(const l5_size *size)
+{
+    return atomic_load_explicit((l5_size *)size, memory_order_relaxed);
+}
+
+static inline uint8_t l5_flag_acquire(const l5_flag_byte *flag)
+{
+    return atomic_load_explicit((l5_flag_byte *)flag, memory_order_acquire);
+}
+
+static inline uint8_t l5_flag_take(l5_flag_byte *flag)
+{
+    return atomic_exchange_explicit(flag, 0, memory_order_acquire);
+}
+
 /* What was copied out of shared memory before this is not read there again: without it a compiler may
  * take the copy for superfluous, and load what was checked a second time. */
 static inline void l5_copied(void)

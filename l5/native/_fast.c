@@ -1,5 +1,5 @@
 /* Putting the module `l5._fast` into sys.modules.  Theory: _fast.h. */
-#include "_fast.h"
+#include "_spot.h"
 
 PyObject *l5_RemoteProtocolError, *l5_ClosedResourceError, *l5_BrokenResourceError, *l5_BusyResourceError;
 
@@ -39,7 +39,7 @@ static int install(void)
     PyObject *module;
 
     if (PyType_Ready(&l5_RingType) < 0 || PyType_Ready(&l5_PollerType) < 0 || PyType_Ready(&l5_SlotType) < 0 ||
-        PyType_Ready(&l5_MemoryType) < 0 || PyType_Ready(&l5_BeatType) < 0)
+        PyType_Ready(&l5_MemoryType) < 0 || PyType_Ready(&l5_BeatType) < 0 || PyType_Ready(&l5_SpotType) < 0)
         return -1;
     module = PyModule_Create(&fast_module);
     if (!module)
@@ -48,6 +48,7 @@ static int install(void)
         PyModule_AddObjectRef(module, "Poller", (PyObject *)&l5_PollerType) < 0 ||
         PyModule_AddObjectRef(module, "Slot", (PyObject *)&l5_SlotType) < 0 ||
         PyModule_AddObjectRef(module, "Memory", (PyObject *)&l5_MemoryType) < 0 ||
+        PyModule_AddObjectRef(module, "Spot", (PyObject *)&l5_SpotType) < 0 ||
         PyDict_SetItemString(PyImport_GetModuleDict(), "l5._fast", module) < 0) {
         Py_DECREF(module);
         return -1;

@@ -55,6 +55,7 @@ enum {
 enum sharing { ONE_THREAD = 0, LOCKED = 1, LOCKED_INSIDE = 2 };
 
 typedef struct Poller Poller;
+typedef struct Spot Spot; /* _spot.h */
 
 typedef struct {
     PyObject_HEAD
@@ -107,6 +108,8 @@ struct Poller {
     int yield_only;        /* a machine with one CPU, or a quota: spinning would take the peer's time */
     int shared;            /* see enum sharing */
     unsigned long thread;
+    Spot **spots;          /* strong: what else is looked at */
+    uint32_t spot_count, spot_room, spot_cursor;
 };
 
 typedef struct {
@@ -162,6 +165,15 @@ PyObject *l5_ring_lease(Ring *self, PyObject *ignored);
 
 /* _poller.c */
 int l5_poller_wait(Poller *self, uint64_t budget);
+
+/* _spot.c */
+int l5_spots_news(const Poller *self);
+int l5_spots_spin(Poller *self, uint64_t budget_ns, uint64_t *spent_ns);
+int l5_spots_append(Poller *self, PyObject *list);
+PyObject *l5_spots_next(Poller *self);
+PyObject *l5_poller_add_spot(Poller *self, PyObject *const *args, Py_ssize_t count);
+PyObject *l5_poller_remove_spot(Poller *self, PyObject *spot);
+void l5_poller_drop_spot(Poller *self, Spot *spot);
 
 /* _members.c */
 int l5_poller_ok(Poller *self);

@@ -1,5 +1,5 @@
 /* The Poller: the rings of one event loop, polled, spun for and served together.  See _fast.h. */
-#include "_fast.h"
+#include "_spot.h"
 
 /* ---- spinning ------------------------------------------------------------------------------ */
 
@@ -24,15 +24,22 @@ static void note_handled(Poller *self)
     self->overdue = now - self->turn_ns > TURN_MAX_NS;
 }
 
+static int look(Poller *self, uint64_t budget, uint64_t *spent)
+{
+    if (self->spot_count)
+        return l5_spots_spin(self, budget, spent);
+    return l5_spin(self->channels, self->count, budget, spent);
+}
+
 static int spin(Poller *self, uint64_t budget)
 {
     uint64_t first = budget < GIL_HOLD_NS ? budget : GIL_HOLD_NS;
     uint64_t spent = 0;
-    int found = l5_spin(self->channels, self->count, first, &spent);
+    int found = look(self, first, &spent);
 
     if (!found && budget > first) {
         Py_BEGIN_ALLOW_THREADS
-        found = l5_spin(self->channels, self->count, budget - first, &spent);
+        found = look(self, budget - first, &spent);
         Py_END_ALLOW_THREADS
     }
     self->spins++;
@@ -53,7 +60,7 @@ static int yield(Poller *self)
     if (begun < self->yield_after_ns)
         return 0;
     Py_BEGIN_ALLOW_THREADS
-    found = l5_yield_twice(self->channels, self->count);
+    found = l5_yield_twice(self->channels, self->count) || l5_spots_news(self);
     Py_END_ALLOW_THREADS
     taken = l5_now_ns() - begun;
     if (taken > YIELD_LONG_NS)
@@ -71,11 +78,12 @@ int l5_poller_wait(Poller *self, uint64_t budget)
     uint32_t near, far;
     int found = 0;
 
-    if (l5_channels_news(self->channels, self->count))
+    if (l5_channels_news(self->channels, self->count) || l5_spots_news(self))
         return 1;
-    if (!self->count)
+    if (!self->count && !self->spot_count)
         return 0;
     near = l5_channels_near(self->channels, self->count, &far);
+    far += self->spot_count; /* their peers are on other machines */
     if (near && budget > MIXED_SPIN_NS)
         budget = MIXED_SPIN_NS;
     self->spinning = 1;
@@ -230,8 +238,8 @@ PyDoc_STRVAR(serve_doc,
 "Handle the requests of `server`'s rings, spinning for them, until something is not for C:\n"
 "a tuple (what, ring, id, first, second), where what is 'request' (no handler: payload),\n"
 "'suspended' (coroutine, yielded), 'raised' or 'unanswered' (exception), 'returned' (a reply that\n"
-"was not sent); a ring that has a frame for the generic path; True: the event loop is due; None:\n"
-"nothing came.");
+"was not sent); a ring that has a frame for the generic path, or a spot that has news; True: the\n"
+"event loop is due; None: nothing came.");
 
 static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -243,13 +251,20 @@ static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t co
         int progress = 0;
         PyObject *up;
 
-        if (l5_poller_due(self))
-            Py_RETURN_TRUE;
+        if (l5_poller_due(self)) {
+            up = l5_spots_next(self); /* its turn has come, however busy the rings are */
+            return up ? up : Py_NewRef(Py_True);
+        }
         up = scan(self, args[0], args[1], &progress);
         if (up || PyErr_Occurred())
             return up;
-        if (!progress && (!self->count || !self->budget_ns || !l5_poller_wait(self, self->budget_ns)))
+        if (progress)
+            continue;
+        if (!(self->count || self->spot_count) || !self->budget_ns || !l5_poller_wait(self, self->budget_ns))
             Py_RETURN_NONE;
+        up = l5_spots_next(self);
+        if (up)
+            return up;
     }
 }
 
@@ -263,7 +278,7 @@ static PyObject *poller_ready(Poller *self, PyObject *Py_UNUSED(ignored))
     list = PyList_New(0);
     if (!list)
         return NULL;
-    if (self->count && self->budget_ns && !l5_poller_due(self))
+    if ((self->count || self->spot_count) && self->budget_ns && !l5_poller_due(self))
         l5_poller_wait(self, self->budget_ns);
     for (uint32_t i = 0; i < self->count; i++)
         if ((l5_channel_ready(self->channels[i]) || take_room(self->rings[i])) &&
@@ -271,6 +286,8 @@ static PyObject *poller_ready(Poller *self, PyObject *Py_UNUSED(ignored))
             Py_DECREF(list);
             return NULL;
         }
+    if (l5_spots_append(self, list) < 0)
+        Py_CLEAR(list);
     return list;
 }
 
@@ -306,6 +323,8 @@ static int poller_traverse(Poller *self, visitproc visit, void *arg)
 {
     for (uint32_t i = 0; i < self->total; i++)
         Py_VISIT(self->rings[i]);
+    for (uint32_t i = 0; i < self->spot_count; i++)
+        Py_VISIT((PyObject *)self->spots[i]);
     return 0;
 }
 
@@ -313,6 +332,8 @@ static int poller_clear(Poller *self)
 {
     while (self->total)
         l5_poller_drop(self, self->rings[self->total - 1]);
+    while (self->spot_count)
+        l5_poller_drop_spot(self, self->spots[self->spot_count - 1]);
     return 0;
 }
 
@@ -321,6 +342,7 @@ static void poller_dealloc(Poller *self)
     PyObject_GC_UnTrack(self);
     PyMem_Free(self->channels);
     PyMem_Free(self->rings);
+    PyMem_Free(self->spots);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -332,6 +354,7 @@ static PyGetSetDef poller_getset[] = {
 static PyMemberDef poller_members[] = {
     {"count", T_UINT, offsetof(Poller, count), READONLY, "rings that are scanned"},
     {"total", T_UINT, offsetof(Poller, total), READONLY, "rings, with those that rest"},
+    {"spots", T_UINT, offsetof(Poller, spot_count), READONLY, "what else is looked at"},
     {"spinning", T_BOOL, offsetof(Poller, spinning), READONLY, "a thread spins; no other may come in"},
     {"budget_ns", T_ULONGLONG, offsetof(Poller, budget_ns), 0, "spin budget"},
     {"yield_only", T_INT, offsetof(Poller, yield_only), 0, "never spin, only yield"},
@@ -346,8 +369,10 @@ static PyMemberDef poller_members[] = {
 static PyMethodDef poller_methods[] = {
     {"add", (PyCFunction)(void (*)(void))l5_poller_add, METH_FASTCALL, "add(ring, session)"},
     {"remove", (PyCFunction)l5_poller_remove, METH_O, "remove(ring)"},
+    {"add_spot", (PyCFunction)(void (*)(void))l5_poller_add_spot, METH_FASTCALL, "add_spot(spot, session)"},
+    {"remove_spot", (PyCFunction)l5_poller_remove_spot, METH_O, "remove_spot(spot)"},
     {"serve", (PyCFunction)(void (*)(void))poller_serve, METH_FASTCALL, serve_doc},
-    {"ready", (PyCFunction)poller_ready, METH_NOARGS, "ready() -> sessions whose rings have something"},
+    {"ready", (PyCFunction)poller_ready, METH_NOARGS, "ready() -> sessions whose rings or spots have something"},
     {"breathe", (PyCFunction)poller_breathe, METH_NOARGS, "The event loop has run."},
     {NULL, NULL, 0, NULL},
 };

@@ -14,13 +14,13 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 SOURCES = (
     *("_fast.c", "_ring.c", "_ring_hot.c", "_ring_many.c", "_ring_watch.c", "_slot.c", "_poller.c"),
-    *("_members.c", "_memory.c", "_beat.c"),
+    *("_members.c", "_memory.c", "_beat.c", "_spot.c", "mailbox.c"),
     *("channel.c", "wait.c", "segment.c", "region.c"),
     "page.c",
     *("service.c", "service_frames.c", "service_reply.c", "service_settle.c"),
     *("service_wait.c", "service_worker.c"),
 )
-HEADERS = ("l5.h", "l5_service.h")
+HEADERS = ("l5.h", "l5_service.h", "l5_mailbox.h")
 
 
 def _present(names: tuple[str, ...]) -> list[str]:

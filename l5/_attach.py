@@ -1,0 +1,35 @@
+"""A session's memory in its event loop's poller: rings, or what else a channel has to look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._options import Options
+    from ._session import Session
+
+
+def attach(session: Session, options: Options) -> None:
+    """Have the loop look at the session's memory, if it has any."""
+    ring, hub = session.ring, session.hub
+    if ring is not None:
+        ring.spin_ns = options.spin_us * 1000
+        ring.strict = int(options.strict)
+        ring.server = session.server
+        hub.ring_poller(options.spin_us).add(ring, session)
+        return
+    enter: Any = getattr(session.channel, "attach", None)
+    if enter is not None:
+        enter(hub.ring_poller(options.spin_us), session)
+        if getattr(session.channel, "naps", False):
+            hub.napping[session] = None
+        if not getattr(session.channel, "in_memory", True):
+            hub.polled[session] = None
+
+
+def detach(session: Session) -> None:
+    """Have it look no more; a ring leaves when it is closed."""
+    leave: Any = getattr(session.channel, "detach", None)
+    if leave is not None:
+        leave()
+        session.hub.owing.pop(session.channel, None)

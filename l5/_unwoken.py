@@ -1,0 +1,59 @@
+"""What a hub does for channels that memory and descriptors alone do not serve: RDMA's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._waiter import Endpoint
+
+OWED_TURNS = 4
+"""So many turns of the loop an answer may take before what would go with it goes alone."""
+NAP_S = 0.001
+PARKS_MAX = 64
+
+
+class Unwoken:
+    """A hub's part: who owes its peer a word, who must be asked, whom nothing can wake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owing: dict[Any, int] = {}
+        """Channels that owe their peers a word, and for how many turns of the loop."""
+        self.napping: dict[Any, None] = {}
+        """Those that nothing can wake: the driver sleeps no longer than `NAP_S`."""
+        self.polled: dict[Any, None] = {}
+        """Those that no memory tells of: they are asked, however busy the others are."""
+        self._parks = 0
+
+    def owe(self, channel: Any) -> None:
+        """Have `channel.settle` called in a while, if what it owes has not gone with a frame."""
+        self.owing.setdefault(channel, 0)
+
+    def settle(self) -> None:
+        """(In every turn) let those pay that have owed for long."""
+        for channel, turns in list(self.owing.items()):
+            if turns >= OWED_TURNS and channel.settle():
+                del self.owing[channel]
+            else:
+                self.owing[channel] = turns + 1
+
+    def ask(self) -> None:
+        """(In every turn) look at those that no memory tells of."""
+        for endpoint in list(self.polled):
+            if endpoint.channel.poll():
+                endpoint.on_ready()
+
+    def dismiss(self, endpoint: Endpoint) -> None:
+        """Forget an endpoint."""
+        self.napping.pop(endpoint, None)
+        self.polled.pop(endpoint, None)
+
+    def parked_often(self) -> bool:
+        """Count a wait; True when it is time to yield without waiting for anything.
+
+        asyncio cancels no task whose future is done whenever it comes to look, and that can be so
+        for ever where a client and its server take turns in one loop.
+        """
+        self._parks += 1
+        return self._parks % PARKS_MAX == 0
