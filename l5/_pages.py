@@ -125,7 +125,7 @@ class PageReader:
     a protocol of its users' (docs/pages.md shows one). A page that is being written is read again,
     `attempts_max` times in all and with growing pauses; then `TornRead` is raised. The owner is
     trusted with nothing: what it stores may be anything, but it cannot make a reader wait or
-    fail otherwise.
+    fail otherwise. A reader belongs to one thread; any number of its tasks may read at once.
 
     `copies` is found out from the region, unless given: whoever knows that an adapter reads whole
     cache lines says `PageCopies.LINES`. With `in_order`, the spans of one `read_many` are known to
@@ -184,6 +184,14 @@ class PageReader:
 
     async def read(self, index: int) -> bytes:
         """Return a page's payload. Raises `TornRead`, and what the region's reads raise."""
+        if self._mapped is not None:
+            offset = self.layout.offset_of(index)
+            payload = self._look(offset)
+            await self._notice_revocation(offset)
+            if payload is not None:
+                self._reads += 1
+                return payload
+            self._retries += 1
         return (await self.read_many([index]))[0]
 
     async def read_many(self, indexes: Sequence[int]) -> list[bytes]:
@@ -201,10 +209,10 @@ class PageReader:
             if attempt > 1:  # the second try comes at once: a write takes less than a pause
                 await anyio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
-            if self._mapped is not None:
-                found |= self._look(missing)
-                # A mapping does not notice that its owner has revoked it; this does.
-                await self.region.read_many([(missing[0], VERSION_BYTES)])
+            if self.copies is PageCopies.MAPPED:
+                looks = ((offset, self._look(offset)) for offset in missing)
+                found |= {offset: payload for offset, payload in looks if payload is not None}
+                await self._notice_revocation(missing[0])
             else:
                 found |= await self._copy(missing)
             if len(found) == len(set(offsets)):
@@ -222,28 +230,31 @@ class PageReader:
         `TornRead` after `attempts_max` looks, and what the region's `read_now` raises.
         """
         offset = self.layout.offset_of(index)
-        if self._mapped is None:
+        if self.copies is not PageCopies.MAPPED:
             raise ValueError("only pages that are mapped can be read at once: use read")
         for _ in range(self.attempts_max):
-            found = self._look([offset])
-            self.region.read_now(offset, VERSION_BYTES)  # notices revocation, as above
-            if found:
+            payload = self._look(offset)
+            self.region.read_now(offset, VERSION_BYTES)  # notices revocation, as below
+            if payload is not None:
                 self._reads += 1
-                return found[offset]
+                return payload
         self._torn += 1
         raise TornRead(offset, self.attempts_max * SPINS)
 
-    def _look(self, offsets: Sequence[int]) -> dict[int, bytes]:
-        """Read pages in place; those that are being written are left out."""
-        found: dict[int, bytes] = {}
-        for offset in offsets:
-            self._tried[0] = 0
-            at = self._mapped + offset
-            code = self._lib.l5_pages_read(self._payload, at, self.layout.lines, SPINS, self._tried)
-            self._retries += self._tried[0] - bool(code)
-            if code == 0:
-                found[offset] = bytes(self._ffi.buffer(self._payload))
-        return found
+    def _look(self, offset: int) -> bytes | None:
+        """Read a page in place; None while it is being written."""
+        if self._mapped is None:
+            raise anyio.ClosedResourceError("this reader of pages is closed")
+        tried = self._tried
+        tried[0] = 0
+        at = self._mapped + offset
+        code = self._lib.l5_pages_read(self._payload, at, self.layout.lines, SPINS, tried)
+        self._retries += tried[0] - bool(code)
+        return None if code else bytes(self._ffi.buffer(self._payload))
+
+    async def _notice_revocation(self, offset: int) -> None:
+        """Ask the region: a mapping does not notice that its owner has revoked it."""
+        await self.region.read_many(((offset, VERSION_BYTES),))
 
     async def _copy(self, offsets: Sequence[int]) -> dict[int, bytes]:
         """Copy pages and judge the copies; those that are torn are left out."""

@@ -5,6 +5,7 @@ import random
 import struct
 from collections.abc import Iterator
 
+import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -279,6 +280,17 @@ def test_reading_at_once(memory: memoryview) -> None:
             reader.read_now(0)
     with pytest.raises(ValueError, match="mapped"):
         l5.PageReader(Region(memory), LAYOUT).read_now(0)
+
+
+@pytest.mark.anyio
+async def test_a_reader_that_is_closed_says_so(memory: memoryview) -> None:
+    reader = l5.PageReader(Region(memory, mapped=True, one_sided=True), LAYOUT)
+    reader.close()
+    reader.close()
+    with pytest.raises(anyio.ClosedResourceError):
+        await reader.read(0)
+    with pytest.raises(anyio.ClosedResourceError):
+        reader.read_now(0)
 
 
 def test_regions_that_do_not_do(memory: memoryview) -> None:
