@@ -16,6 +16,7 @@ from ._errors import (
     AddressError,
     Attempt,
     ConnectError,
+    RemoteAccessError,
     RemoteProtocolError,
     TransportUnavailable,
 )
@@ -47,23 +48,29 @@ async def connect(url: str, **options: Any) -> Connection:
     except OSError as error:
         raise no_room(url, error) from error
     connection = Connection(session)
-    if made.identity:
-        address = _address.parse(url, _registry.schemes())
-        connection._dial = partial(_connect_memory, address, memory_options(chosen), made.identity)
+    connection._dial = partial(_connect_memory, url, chosen, made.identity)
     return connection
 
 
-async def _connect_memory(
-    address: _address.Address, options: Options, identity: bytes
-) -> Connection:
-    """Make the memory link of a connection: to the server of that identity, and no other."""
-    made = await _reach(address, options, identity)
+async def _connect_memory(url: str, options: Options, identity: bytes) -> Connection:
+    made, chosen = await establish_memory(url, options, identity)
     try:
-        session = Session(current_hub(), made, options, Budget(options.reassembly_bytes))
+        session = Session(current_hub(), made, chosen, Budget(chosen.reassembly_bytes))
     except OSError as error:
-        raise no_room(address.url, error) from error
+        raise no_room(url, error) from error
     session.role = "memory"
     return Connection(session)
+
+
+async def establish_memory(
+    url: str, options: Options, identity: bytes
+) -> tuple[Established, Options]:
+    """Do as `establish`, for the memory link of a connection: to the server of that identity."""
+    if not identity:
+        raise RemoteAccessError("the server is too old to know of remote memory")
+    address = _address.parse(url, _registry.schemes())
+    chosen = memory_options(options)
+    return await _reach(address, chosen, identity), chosen
 
 
 def no_room(url: str, error: OSError) -> ConnectError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -35,19 +36,21 @@ ENDED = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream
 class MemoryLink:
     """See `l5.abc.RegionLink`; `connection` is a `Connection` that nobody else uses."""
 
-    def __init__(self, connection: Any, user: Session) -> None:
+    def __init__(
+        self, connection: Any, user: Session, lock: AbstractAsyncContextManager[Any] | None = None
+    ) -> None:
         self._connection = connection
         self._session: Session = connection._session
         self._user = user
         self._regions: weakref.WeakSet[BaseRegion] = weakref.WeakSet()
-        self._opening = anyio.Lock()
+        self._opening = lock or anyio.Lock()
         self._next_handle = 1
         self._unclosed: list[int] = []
         self._ended = ""
         self.hub = self._session.hub
         self.strict: bool = user.strict
         self._session.on_close.append(self._on_end)
-        user.on_close.append(self._on_user_end)
+        user.on_close.append(self.on_user_end)
 
     # ---- ends ---------------------------------------------------------------------------------
 
@@ -68,7 +71,8 @@ class MemoryLink:
     def _on_end(self) -> None:
         self._end(self._why())
 
-    def _on_user_end(self) -> None:
+    def on_user_end(self) -> None:
+        """End: the connection that this belongs to has."""
         self._end("the connection that opened this region has ended")
         self._session.close()
 
@@ -224,6 +228,6 @@ class OpensRegions:
                 raise RemoteAccessError(f"no memory link to the server: {error}") from error
             self._memory = MemoryLink(connection, self._session)
             if self._session.state != "OPEN":
-                self._memory._on_user_end()
+                self._memory.on_user_end()
                 self._session.check_open()
             return self._memory

@@ -15,6 +15,7 @@ from ._connection import Connection, connect
 from ._file import ConnectionFile
 from ._in_place import Lease, ReplyStream, Reservation
 from ._listen import Listener, listen
+from ._regions import RemoteRegion
 from ._serve import Server, serve
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "ConnectionFile",
     "Lease",
     "Listener",
+    "RemoteRegion",
     "ReplyStream",
     "Reservation",
     "Server",

@@ -20,6 +20,7 @@ from ._budget import ThreadBudget
 from ._file import ConnectionFile
 from ._hub import OWN_ERRORS, BlockingHub, Expired, busy, expiry
 from ._in_place import Lease, ReplyStream, Reservation
+from ._regions import OpensRegions
 
 if TYPE_CHECKING:
     from .._bootstrap import Established
@@ -41,9 +42,11 @@ def connect(url: str, **options: Any) -> Connection:
     """
     made, chosen = _private_loop.run(establish, url, options)
     try:
-        return Connection(made, chosen, Budget(chosen.reassembly_bytes))
+        connection = Connection(made, chosen, Budget(chosen.reassembly_bytes))
     except OSError as error:
         raise no_room(url, error) from error
+    connection._dial = (url, chosen, made.identity)
+    return connection
 
 
 class _Engine(_connection.Connection):
@@ -53,7 +56,7 @@ class _Engine(_connection.Connection):
         pass
 
 
-class Connection:
+class Connection(OpensRegions):
     """A connection that carries messages and requests, without an event loop.
 
     Any number of threads may use it at once (but one `receive` at a time): requests of several

@@ -99,7 +99,8 @@ async def region(shell: Shell) -> AsyncIterator[dict[str, Any]]:
             owned.write(node * 64, struct.pack("<QQ", 2 * node * 64, (2 * node + 1) * 64))
         async with l5.serve(answer, url) as running, await l5.connect(url) as conn:
             running.export("tree", owned)
-            yield {"l5": l5, "struct": struct, "region": await conn.open_region("tree")}
+            names = {"l5": l5, "struct": struct, "url": url}
+            yield names | {"region": await conn.open_region("tree")}
 
 
 SETUPS: dict[str, Setup] = {"echo": echo, "talk": talk, "server": server}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -51,6 +52,12 @@ async def linked(
 async def until(condition: Any) -> None:
     while not condition():
         await anyio.sleep(0.001)
+
+
+def until_true(condition: Any) -> None:
+    """The same for threads."""
+    while not condition():
+        time.sleep(0.001)
 
 
 # ---- whose it is -------------------------------------------------------------------------------
