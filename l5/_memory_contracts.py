@@ -14,7 +14,7 @@ the channel that it returns carries the link's frames and is a `MemoryChannel` b
     client                                              owner
     request "open `name` as handle h"      ------->
                                                         channel.grant(GrantedRegion) -> params
-    channel.attach(OpenedRegion)           <-------     size, rights, params
+    channel.reach(OpenedRegion)            <-------     size, rights, params
     RemoteRegion: its own reads and writes ........>    (nothing: one-sided)
     request "close h"                      ------->     channel.withdraw(h)
                                                         revoked, closed, stopped: withdraw(h)
@@ -275,7 +275,7 @@ class MemoryChannel(ABC):
         """
 
     @abstractmethod
-    def attach(self, opened: OpenedRegion) -> RemoteRegion:
+    def reach(self, opened: OpenedRegion) -> RemoteRegion:
         """(Client) return the region; `TransportUnavailable` leaves it to emulation.
 
         Check everything that the owner says.  `l5._memory.BaseRegion` has what all have in common.

@@ -163,7 +163,7 @@ class MemoryLink:
         if because or not isinstance(channel, MemoryChannel):
             return EmulatedRegion(opened)
         try:
-            region = channel.attach(opened)
+            region = channel.reach(opened)
         except TransportUnavailable as error:
             region = EmulatedRegion(opened)
             region.emulated_because = error.reason

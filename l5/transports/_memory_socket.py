@@ -121,7 +121,7 @@ class MemorySocketChannel(StreamChannel, MemoryChannel):
         room[: len(data)] = data
         return len(data)
 
-    def attach(self, opened: OpenedRegion) -> RemoteRegion:
+    def reach(self, opened: OpenedRegion) -> RemoteRegion:
         params = opened.params
         batch = self._claim(params.get("batch"))
         mapped: list[Any] = []
