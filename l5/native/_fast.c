@@ -1,5 +1,6 @@
 /* Putting the module `l5._fast` into sys.modules.  Theory: _fast.h. */
 #include "_spot.h"
+#include "_verbs.h"
 
 PyObject *l5_RemoteProtocolError, *l5_ClosedResourceError, *l5_BrokenResourceError, *l5_BusyResourceError;
 
@@ -27,7 +28,30 @@ static PyObject *fast_latency_bucket(PyObject *Py_UNUSED(module), PyObject *valu
 static PyMethodDef fast_methods[] = {
     {"latency_bucket", fast_latency_bucket, METH_O, "The bucket of a duration in ns, for the tests."},
     {"set_errors", fast_set_errors, METH_VARARGS, "set_errors(remote_protocol, closed, broken, busy, access)"},
+    {"set_verbs", l5_verbs_set, METH_VARARGS, "set_verbs(completion_class, error_for, refusal_for)"},
     {NULL, NULL, 0, NULL},
+};
+
+/* The types by their names in the module. */
+static const struct {
+    const char *name;
+    PyTypeObject *type;
+} types[] = {
+    {"Ring", &l5_RingType},
+    {"Poller", &l5_PollerType},
+    {"Slot", &l5_SlotType},
+    {"Memory", &l5_MemoryType},
+    {"Beat", &l5_BeatType},
+    {"Spot", &l5_SpotType},
+    {"VerbsQueue", &l5_VerbsQueueType},
+    {"VerbsRegion", &l5_VerbsRegionType},
+    {"VerbsRequest", &l5_VerbsRequestType},
+    {"VerbsPair", &l5_VerbsPairType},
+    {"VerbsReads", &l5_VerbsReadsType},
+    {"VerbsAtomic", &l5_VerbsAtomicType},
+    {"VerbsReceive", &l5_VerbsReceiveType},
+    {"VerbsCompletions", &l5_VerbsCompletionsType},
+    {"SendSlots", &l5_SendSlotsType},
 };
 
 static struct PyModuleDef fast_module = {
@@ -36,25 +60,18 @@ static struct PyModuleDef fast_module = {
 
 static int install(void)
 {
-    PyObject *module;
+    PyObject *module = PyModule_Create(&fast_module);
+    int rc = module ? 0 : -1;
 
-    if (PyType_Ready(&l5_RingType) < 0 || PyType_Ready(&l5_PollerType) < 0 || PyType_Ready(&l5_SlotType) < 0 ||
-        PyType_Ready(&l5_MemoryType) < 0 || PyType_Ready(&l5_BeatType) < 0 || PyType_Ready(&l5_SpotType) < 0)
-        return -1;
-    module = PyModule_Create(&fast_module);
-    if (!module)
-        return -1;
-    if (PyModule_AddObjectRef(module, "Ring", (PyObject *)&l5_RingType) < 0 ||
-        PyModule_AddObjectRef(module, "Poller", (PyObject *)&l5_PollerType) < 0 ||
-        PyModule_AddObjectRef(module, "Slot", (PyObject *)&l5_SlotType) < 0 ||
-        PyModule_AddObjectRef(module, "Memory", (PyObject *)&l5_MemoryType) < 0 ||
-        PyModule_AddObjectRef(module, "Spot", (PyObject *)&l5_SpotType) < 0 ||
-        PyDict_SetItemString(PyImport_GetModuleDict(), "l5._fast", module) < 0) {
-        Py_DECREF(module);
-        return -1;
-    }
-    Py_DECREF(module);
-    return 0;
+    for (size_t index = 0; rc == 0 && index < sizeof types / sizeof types[0]; index++)
+        rc = PyType_Ready(types[index].type) < 0 ||
+                     PyModule_AddObjectRef(module, types[index].name, (PyObject *)types[index].type) < 0
+                 ? -1
+                 : 0;
+    if (rc == 0)
+        rc = PyDict_SetItemString(PyImport_GetModuleDict(), "l5._fast", module);
+    Py_XDECREF(module);
+    return rc;
 }
 
 int l5_install_fast(void);

@@ -19,8 +19,10 @@ SOURCES = (
     "page.c",
     *("service.c", "service_frames.c", "service_reply.c", "service_settle.c"),
     *("service_wait.c", "service_worker.c"),
+    *("verbs.c", "verbs_queue.c", "verbs_library.c"),
+    *("_verbs.c", "_verbs_send.c", "_verbs_batch.c", "_verbs_poll.c", "_verbs_slots.c"),
 )
-HEADERS = ("l5.h", "l5_service.h", "l5_mailbox.h")
+HEADERS = ("l5.h", "l5_service.h", "l5_mailbox.h", "verbs.h")
 
 
 def _present(names: tuple[str, ...]) -> list[str]:
