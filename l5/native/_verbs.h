@@ -120,11 +120,11 @@ static inline int l5_queue_usable(const VerbsQueue *queue)
     return 0;
 }
 
-/* Check that local memory may be used: all of it within a region that is open. */
+/* Check that local memory may be used: all of it within a region that is open. Nothing lies anywhere. */
 static inline int l5_request_within(const VerbsRegion *region, uint64_t address, uint64_t length)
 {
-    if (region->open && address >= region->address && length <= region->length &&
-        address - region->address <= region->length - length)
+    if (region->open && (length == 0 || (address >= region->address && length <= region->length &&
+                                         address - region->address <= region->length - length)))
         return 1;
     return l5_request_outside(region, address, length);
 }
