@@ -200,8 +200,7 @@ static int atomic_init(VerbsAtomic *self, PyObject *args)
         PyErr_Format(PyExc_ValueError, "%d is no atomic", opcode);
         return -1;
     }
-    if (l5_arg(address, "address", UINT64_MAX, &local) < 0 ||
-        !l5_request_within((VerbsRegion *)region, local, sizeof(uint64_t)))
+    if (l5_arg(address, "address", UINT64_MAX, &local) < 0)
         return -1;
     l5_request_init((VerbsRequestHead *)self, queue, region, keep);
     self->sge = (struct l5v_sge){local, sizeof(uint64_t), self->region->lkey};

@@ -23,7 +23,6 @@ from ._values import Completion, DeviceLimits, Gid, PortState, QueuePairOptions
 
 NAMES_BYTES: Final = 1 << 16
 GIDS_MAX: Final = 1024
-ADDRESS_MAX: Final = (1 << 64) - 1
 LIBRARY_ADVICE: Final = (
     "install it (Debian, Ubuntu: `apt install libibverbs1 ibverbs-providers`;"
     " RHEL: `dnf install libibverbs`)"
@@ -125,7 +124,7 @@ class NativeDevice(verbs.Device):
     def _port(self, number: int) -> Any:
         self.check_open()
         if not 1 <= number <= self._limits.ports:
-            raise ValueError(f"{self.name} has ports 1 to {self._limits.ports}, not {number}")
+            raise verbs.verbs_error("query the port", errno.EINVAL)
         found = _ffi.new("struct l5_verbs_port *")
         check("query the port", _lib.l5_verbs_port(self.context, number, found))
         return found
@@ -188,11 +187,7 @@ class NativeDomain(verbs.ProtectionDomain):
     ) -> NativeRegion:
         """Register memory."""
         self.check_open()
-        if not (0 < length <= ADDRESS_MAX and 0 <= address <= ADDRESS_MAX - length):
-            raise ValueError(f"no memory has {length} bytes at {address}")
-        allowed = c.LOCAL_WRITE | c.REMOTE_WRITE | c.REMOTE_READ | c.REMOTE_ATOMIC
-        if access & ~allowed:
-            raise ValueError(f"access {access:#x} has more than LOCAL_WRITE and REMOTE_* in it")
+        verbs.check_registration(address, length, access)
         found = _ffi.new("struct l5_verbs_region *")
         code = _lib.l5_verbs_region_create(self.handle, address, length, access, found)
         check("register memory", code, size_bytes=length)

@@ -78,8 +78,9 @@ class NativeCompletionQueue(verbs.CompletionQueue):
         hot = self._hot = VerbsCompletions(found.handle, found.channel)
         # The instance's own, so that a poll is one call. They check for themselves.
         self.poll = hot.poll
-        self.arm = hot.arm
-        self.drain_events = hot.drain_events
+        if found.channel:
+            self.arm = hot.arm
+            self.drain_events = hot.drain_events
 
     def poll(self, count_max: int = 16) -> Sequence[Completion]:
         """Take completions."""
@@ -87,18 +88,23 @@ class NativeCompletionQueue(verbs.CompletionQueue):
 
     def arm(self) -> None:
         """Ask for an event."""
+        self._need_events("arm the queue")
         self._hot.arm()
 
     def fileno(self) -> int:
         """Return the descriptor of its events."""
-        self.check_open()
-        if not self.found.channel:
-            raise verbs.VerbsError("wait for completions", 0, "the queue was made without events")
+        self._need_events("wait for completions")
         return self.found.fd
 
     def drain_events(self) -> int:
         """Take all events."""
+        self._need_events("take events")
         return self._hot.drain_events()
+
+    def _need_events(self, call: str) -> None:
+        self.check_open()
+        if not self.found.channel:
+            raise verbs.VerbsError(call, 0, "the queue was made without events")
 
     def _release(self) -> None:
         self._hot.retire()

@@ -29,6 +29,7 @@ Contract for all of it:
 from __future__ import annotations
 
 import ctypes
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -92,6 +93,7 @@ __all__ = [
     "VerbsUnavailable",
     "address_of",
     "agree",
+    "check_registration",
     "choose_gid",
     "gid_of",
     "to_host",
@@ -108,6 +110,13 @@ def address_of(buffer: Any) -> int:
     memoryview).
     """
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
+def check_registration(address: int, length: int, access: int) -> None:
+    """Raise unless that could be registered; what is mapped there is the device's to find out."""
+    most = c.LOCAL_WRITE | c.REMOTE_WRITE | c.REMOTE_READ | c.REMOTE_ATOMIC
+    if length < 1 or address < 0 or address + length > 1 << 64 or access & ~most:
+        raise verbs_error("register memory", errno.EINVAL)
 
 
 class Backend(ABC):
@@ -177,7 +186,7 @@ class ProtectionDomain(Resource):
         receive_queue: CompletionQueue,
         options: QueuePairOptions,
     ) -> QueuePair:
-        """Make a reliable-connection queue pair, in the state RESET."""
+        """Make a reliable-connection queue pair, not connected: in the state RESET or INIT."""
 
 
 class MemoryRegion(Resource):
