@@ -269,7 +269,7 @@ def test_backends_of_verbs_know_the_interface_only() -> None:
         if entry.reaches("l5")
         and not entry.target.startswith(f"l5.rdma.{kind}")
         and not entry.reaches("l5._errors", *(f"l5.rdma.{one}" for one in interface))
-        if entry.target not in ("l5.rdma", "l5._native", "l5.native")
+        if entry.target not in ("l5.rdma", "l5._fast", "l5._native", "l5.native")
     ]
     fail_with(
         "A backend implements l5/rdma/verbs.py and knows neither its users nor others:", found
