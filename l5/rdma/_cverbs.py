@@ -43,7 +43,7 @@ def backend() -> NativeBackend:
         raise verbs.VerbsUnavailable(
             "backend", native.reason, "install l5 from a wheel, or build it again"
         )
-    from .. import _fast
+    from .._fast import set_verbs
 
     why = _lib.l5_verbs_load()
     if why != _ffi.NULL:
@@ -51,7 +51,7 @@ def backend() -> NativeBackend:
         raise verbs.VerbsUnavailable(
             "library", f"libibverbs cannot be used: {text}", LIBRARY_ADVICE
         )
-    _fast.set_verbs(Completion, _error_for, _refusal_for)
+    set_verbs(Completion, _error_for, _refusal_for)
     return NativeBackend()
 
 
