@@ -71,7 +71,8 @@ def build_library(folder: Path) -> Path:
 class Library:
     """`c/page_library.c` as Python calls it; without the GIL."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, layout: l5.PageLayout = LAYOUT) -> None:
+        self.layout = layout
         library = ctypes.CDLL(str(path))
         self._begin = library.library_begin
         self._begin.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32]
@@ -85,7 +86,7 @@ class Library:
     def begin(self, view: memoryview) -> int:
         """Start the writer's thread."""
         memory = (ctypes.c_char * view.nbytes).from_buffer(view)
-        return int(self._begin(ctypes.addressof(memory), LAYOUT.count, LAYOUT.lines))
+        return int(self._begin(ctypes.addressof(memory), self.layout.count, self.layout.lines))
 
     def end(self, torture: int) -> int:
         """Stop it; return how many pages it has written."""
@@ -93,7 +94,7 @@ class Library:
 
     def good(self, payload: bytes, page: int) -> bool:
         """Tell whether a page's checksum is right."""
-        return bool(self._good(payload, LAYOUT.lines, page))
+        return bool(self._good(payload, self.layout.lines, page))
 
 
 class WordByWord:
@@ -185,6 +186,7 @@ async def read_for(
     seconds: float,
     *,
     copies: l5.PageCopies | None = None,
+    in_order: bool | None = None,
     catch: bool = False,
 ) -> Outcome:
     """Read pages for a while; with `catch`, until a wrong one has come, however long that takes."""
@@ -192,9 +194,9 @@ async def read_for(
     wrong = 0
     batch = 1 if isinstance(region, WordByWord) else 8
     begun = time.monotonic()
-    with l5.PageReader(region, LAYOUT, copies=copies) as reader:
+    with l5.PageReader(region, library.layout, copies=copies, in_order=in_order) as reader:
         while not wrong if catch else time.monotonic() < begun + seconds:
-            pages = [choice.randrange(LAYOUT.count) for _ in range(batch)]
+            pages = [choice.randrange(library.layout.count) for _ in range(batch)]
             try:
                 payloads = await reader.read_many(pages)
             except l5.TornRead:
