@@ -17,6 +17,8 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -51,6 +53,8 @@ class Export:
     value: int
     revoked: str = ""
     """Why, once it is."""
+    on_close: Callable[[], object] = bool
+    """What the region calls when it is closed."""
 
     def check(self) -> None:
         """Raise `RegionGone` when it is revoked."""
@@ -91,7 +95,8 @@ class Exports:
         if self._control is not None:
             self._control[1].control(export.word, export.value)
         self._by_name[name] = export
-        region.on_close.append(lambda: self._revoke(export, "its owner has closed"))
+        export.on_close = partial(self._revoke, export, "its owner has closed")
+        region.on_close.append(export.on_close)
         logger.info("exporting %r as %r", region, name)
 
     def remove(self, name: str) -> None:
@@ -106,6 +111,8 @@ class Exports:
             return
         export.revoked = f"{how} region {export.name!r}"
         del self._by_name[export.name]
+        if export.on_close in export.region.on_close:
+            export.region.on_close.remove(export.on_close)
         self._free_words.append(export.word)
         if self._control is not None:
             self._control[1].control(export.word, 0)

@@ -121,7 +121,8 @@ class Region(abc.Region):
         """Revoke it everywhere it is exported, and give its memory back.
 
         Views that exist (`view`) stay usable, and keep the memory until they are gone.  In a forked
-        child this lets go of the child's share of the memory alone.
+        child this lets go of the child's share of the memory alone.  As all that concerns a server
+        it is for the thread of the server's event loop.
         """
         if self.closed:
             return

@@ -68,22 +68,3 @@ class TestSharedMemoryFromTCP(RegionSuite):
 
     def url(self, directory: str) -> str:
         return "l5://127.0.0.1:0"
-
-
-@pytest.mark.shm
-class TestSharedMemoryFromTLS(RegionSuite):
-    """Upgraded from TLS."""
-
-    transport = "shm"
-    one_sided = True
-
-    @property
-    def server_options(self):  # type: ignore[override]
-        return {"ssl_context": certificates()[0]}
-
-    @property
-    def client_options(self):  # type: ignore[override]
-        return {"ssl_context": certificates()[1]}
-
-    def url(self, directory: str) -> str:
-        return "l5s://127.0.0.1:0"

@@ -19,6 +19,7 @@ from l5._frames import Kind
 from l5._memory_link import MemoryLink
 from l5._owner_link import OwnerLink
 from l5.abc import RemoteRegion
+from tests.conformance.test_transports import certificates
 from tests.native import _handlers
 
 SIZE = 1 << 20
@@ -107,6 +108,49 @@ async def test_of_a_native_service(tmp_path: Path, transports: str) -> None:
                 assert await client.request(b"echo") == b"echo"
 
 
+@pytest.mark.parametrize("transports", ["shm", "unix"])
+async def test_memory_that_cannot_be_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transports: str
+) -> None:
+    """Where there is no memfd (or no C core at all) a region is there for those who ask."""
+    monkeypatch.setattr("l5._region.memfd_available", lambda: (False, "none today"))
+    async with linked(tmp_path, transports) as (remote, owned, _, server, _):
+        assert owned.fileno() == -1
+        assert not remote.one_sided and remote.emulated_because
+        await remote.write(0, b"table")
+        assert await remote.fetch_and_add(8, 5) == 0
+        with owned.view as view:
+            assert bytes(view[:9]) == b"table\0\0\0\5"
+        server.revoke("table")
+        with pytest.raises(l5.RemoteAccessError, match="revoked"):
+            await remote.read(0, 1)
+
+
+async def test_a_region_of_many_servers(tmp_path: Path) -> None:
+    """Each can revoke for itself; closing it ends it everywhere, and nothing is kept."""
+    urls = [f"l5+unix://{tmp_path}/{number}" for number in range(2)]
+    with l5.Region.create(SIZE) as owned:
+        async with (
+            l5.serve(lambda request: request, urls[0]) as first,
+            l5.serve(lambda request: request, urls[1]) as second,
+            await l5.connect(urls[0]) as one,
+            await l5.connect(urls[1]) as two,
+        ):
+            first.export("table", owned)
+            second.export("other", owned)
+            here, there = await one.open_region("table"), await two.open_region("other")
+            first.revoke("table")
+            with pytest.raises(l5.RemoteAccessError):
+                await here.read(0, 1)
+            assert await there.read(0, 1) == b"\0"
+            assert len(owned.on_close) == 1
+            owned.close()
+            with pytest.raises(l5.RemoteAccessError):
+                await there.read(0, 1)
+            with pytest.raises(ValueError, match="closed"):
+                first.export("again", owned)
+
+
 async def test_another_server_at_the_address(tmp_path: Path) -> None:
     url = f"l5+unix://{tmp_path}/s"
     with l5.Region.create(SIZE) as owned:
@@ -161,6 +205,20 @@ async def test_tokens_count_for_it(tmp_path: Path) -> None:
             async with await l5.connect(server.urls[0], token="secret") as client:
                 remote = await client.open_region("table")
                 assert await remote.read(0, 1) == b"\0"
+
+
+@pytest.mark.skipif(not l5.native.available, reason=l5.native.reason)
+async def test_from_tls_to_mapped_memory() -> None:
+    server_context, client_context = certificates()
+    with l5.Region.create(SIZE) as owned:
+        owned.write(0, b"table")
+        async with l5.serve(
+            lambda request: request, "l5s://127.0.0.1:0", ssl_context=server_context
+        ) as server:
+            server.export("table", owned)
+            async with await l5.connect(server.urls[0], ssl_context=client_context) as client:
+                remote = await client.open_region("table")
+                assert remote.one_sided and await remote.read(0, 5) == b"table"
 
 
 # ---- what an owner takes -----------------------------------------------------------------------
