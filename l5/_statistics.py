@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ._latency import Watch
     from ._session import Session
     from ._wait import Hub
+    from .abc import Channel
 
 
 class SessionCounters:
@@ -78,6 +79,36 @@ class ConnectionStatistics:
     """Requests of the peer that this side answered, errors included."""
     ring: RingFill | None = None
     """(Shared memory) how full the two rings are."""
+    mailbox: MailboxStatistics | None = None
+    """(RDMA) what this end asked of its device."""
+
+
+@attrs.frozen
+class MailboxStatistics:
+    """What this end of a connection over RDMA asked of its device, connecting included."""
+
+    mode: str
+    """``flags``, ``flags+imm`` or ``imm``, as both ends agreed."""
+    posts: int
+    """Work requests of the send queue, READs included."""
+    inline: int
+    """Messages that were posted with their bytes."""
+    signalled: int
+    """Completions that were asked for."""
+    completions: int
+    """... and that were polled."""
+    immediates: int
+    """Completions of receives that were polled."""
+    receives: int
+    """Receives that were posted for them."""
+    reads: int
+    """How often a server READ how far its client is."""
+    notices: int
+    """Messages of a server that only free its client's row: no answer was in time."""
+    resizes: int
+    """Larger rows that were asked for, or given."""
+    sleeps: int
+    """How often it was armed, to be woken by its device."""
 
 
 @attrs.frozen
@@ -118,6 +149,13 @@ def loop_statistics_of(hub: Hub) -> LoopStatistics:
     )
 
 
+def _mailbox_of(channel: Channel) -> MailboxStatistics | None:
+    counters = getattr(channel, "counters", None)
+    if counters is None:
+        return None
+    return MailboxStatistics(getattr(channel, "mode", ""), **attrs.asdict(counters))
+
+
 def statistics_of(session: Session) -> ConnectionStatistics:
     """Read the counters of a session."""
     ring = session.ring
@@ -138,4 +176,5 @@ def statistics_of(session: Session) -> ConnectionStatistics:
         requests_sent=session.window.requests,
         requests_answered=session.answered + (ring.answered if ring else 0),
         ring=RingFill(*ring.fill()) if ring else None,
+        mailbox=_mailbox_of(session.channel),
     )
