@@ -138,6 +138,11 @@ def _whole(params: Params, name: str, low: int, high: int) -> int:
     return value
 
 
+def _place(params: Params, name: str, size: int) -> int:
+    """Return the address of `size` bytes of the peer: what is added to it stays in range."""
+    return _whole(params, name, 0, _U64 + 1 - size)
+
+
 def _pack_address(address: verbs.QueuePairAddress) -> bytes:
     return _ADDRESS.pack(
         address.number,
@@ -230,7 +235,7 @@ class _ClientAttempt(_Attempt):
         if mode not in MODES:
             raise _unfit(f"the server chose the mode {mode!r}")
         row = NewRow(
-            _whole(answer, "row_address", 0, _U64),
+            _place(answer, "row_address", _ROW_MAX),
             _whole(answer, "row_key", 0, _U32),
             _whole(answer, "row_bytes", 256, _ROW_MAX),
         )
@@ -268,11 +273,11 @@ class _ServerAttempt(_Attempt):
             mode = _later_mode(params.get("mode"), options.rdma_mode)
             row_bytes = min(_whole(params, "row_bytes", 256, _ROW_MAX), row_max)
             ring = NewRow(
-                _whole(params, "ring_address", 0, _U64),
+                _place(params, "ring_address", 2 * ring_bytes),
                 _whole(params, "ring_key", 0, _U32),
                 ring_bytes,
             )
-            words = _whole(params, "words_address", 0, _U64), _whole(params, "words_key", 0, _U32)
+            words = _place(params, "words_address", 16), _whole(params, "words_key", 0, _U32)
             receives = _whole(params, "receives", 8, 4096)
             self.channel = channel = MailboxServer(end, mailroom(), row_bytes, row_max)
             channel.connect(mode, remote, ring, words, receives)
