@@ -5,7 +5,7 @@ simulated device's, which hands over pieces in any order that its plan allows.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import anyio.lowlevel
@@ -70,7 +70,7 @@ def anyio_backend() -> str:
 
 
 @contextmanager
-def torture(rig: Rig, library: Library) -> Iterator[VerbsRegion]:
+def torture(rig: Rig, library: Library) -> Generator[VerbsRegion]:
     """Let a thread rewrite one end's pages; yield them as the other end reads them."""
     mine, theirs = rig.pair(QueuePairOptions(send_depth=2 * READS_MAX))
     area = Area(theirs.domain, LAYOUT.end)
