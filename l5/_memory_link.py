@@ -142,6 +142,8 @@ class MemoryLink:
                 self._session.fail(error)
                 raise
         self._regions.add(region)
+        # One that is dropped without being closed is closed at the owner by the next opening.
+        weakref.finalize(region, self._unclosed.append, handle).atexit = False
         return region
 
     def _region_of(self, name: str, handle: int, grant: wire.Grant) -> BaseRegion:
@@ -174,7 +176,7 @@ class MemoryLink:
         """See `RegionLink`."""
         assert isinstance(region, BaseRegion)
         self._regions.discard(region)
-        self._unclosed.append(region.handle)
+        self._unclosed.append(region.handle)  # and once more when it is dropped, which is nothing
         self._close_abandoned()
 
     def _close_abandoned(self) -> None:

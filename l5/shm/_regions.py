@@ -12,6 +12,7 @@ from .. import native
 from .._errors import TransportUnavailable
 from .._limits import explain
 from .._memory import EmulatedRegion, Piece
+from .._memory_wire import WORD_MAX
 
 if TYPE_CHECKING:
     from ..abc import Buffer, OpenedRegion, Span
@@ -56,6 +57,7 @@ class MappedRegion(EmulatedRegion):
         self._memory = memory
         self.piece_bytes = PIECE_BYTES
         self._read: Callable[[int, int], bytes | None] = memory.read
+        self._atomics = opened.atomic and opened.writable
         vars(self)["read_now"] = memory.read_now  # in place of the method, which costs a call
         memory.turn_ns = 1 if opened.link.strict else TURN_NS
 
@@ -136,6 +138,21 @@ class MappedRegion(EmulatedRegion):
             if self._memory.due:
                 await self._breathe()
             self._memory.write(offset, data)
+
+    async def compare_and_swap(self, offset: int, expected: int, desired: int) -> int:
+        """See `RemoteRegion`."""
+        memory = self._memory
+        if self._atomics and not memory.due and 0 <= min(expected, desired):
+            if max(expected, desired) <= WORD_MAX:
+                return memory.compare_and_swap(offset, expected, desired)
+        return await super().compare_and_swap(offset, expected, desired)
+
+    async def fetch_and_add(self, offset: int, value: int) -> int:
+        """See `RemoteRegion`."""
+        memory = self._memory
+        if self._atomics and not memory.due and 0 <= value <= WORD_MAX:
+            return memory.fetch_and_add(offset, value)
+        return await super().fetch_and_add(offset, value)
 
     async def _swap(self, offset: int, expected: int, desired: int) -> int:
         if not self.writable:

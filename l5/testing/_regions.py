@@ -259,6 +259,12 @@ class RefusalTests(RegionHarness):
             another = await client.open_region("table")
             assert await another.read(0, 1) == await remote.read(0, 1) == b"\0"
 
+    async def test_those_that_are_dropped_make_room(self, directory: str) -> None:
+        async with self.region(directory, regions_max=3) as (_, _, client, _):
+            for _ in range(10):
+                remote = await client.open_region("table")
+                assert await remote.read(0, 1) == b"\0"
+
     async def test_only_who_connected(self, directory: str) -> None:
         async with self.pair(directory) as (client, server):
             with pytest.raises(l5.LocalProtocolError):
