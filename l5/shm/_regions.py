@@ -142,9 +142,9 @@ class MappedRegion(EmulatedRegion):
     async def compare_and_swap(self, offset: int, expected: int, desired: int) -> int:
         """See `RemoteRegion`."""
         memory = self._memory
-        if self._atomics and not memory.due and 0 <= min(expected, desired):
-            if max(expected, desired) <= WORD_MAX:
-                return memory.compare_and_swap(offset, expected, desired)
+        sound = 0 <= expected <= WORD_MAX and 0 <= desired <= WORD_MAX
+        if sound and self._atomics and not memory.due:
+            return memory.compare_and_swap(offset, expected, desired)
         return await super().compare_and_swap(offset, expected, desired)
 
     async def fetch_and_add(self, offset: int, value: int) -> int:
