@@ -2,7 +2,7 @@
 
 The only module that imports pyverbs, which takes some care:
 
-- Importing it puts a handler on the root logger: what was added is taken off again.
+- Importing it puts a handler on the root logger and sets its level: both are undone.
 - ``PD.pd``, ``Context.context`` and ``CQ.cq`` crash before 61: nothing here touches them.
 - Constants are our own table. What comes back is an int or an enum, according to the version.
 - ``CompChannel`` has no ``fd`` before 57: the descriptor that appeared as it was made is taken.
@@ -57,13 +57,14 @@ def backend() -> PyverbsBackend:
 
 def _load() -> Api:
     """Import pyverbs, and leave logging as it was."""
-    before = [*logging.root.handlers]
+    before, level = [*logging.root.handlers], logging.root.level
     try:
         names = {name: importlib.import_module(f"pyverbs.{name}") for name in MODULES}
     finally:
         for handler in [*logging.root.handlers]:
             if handler not in before:
                 logging.root.removeHandler(handler)
+        logging.root.setLevel(level)
     modules: Any = types.SimpleNamespace(**names)
     return Api(
         AHAttr=modules.addr.AHAttr,
