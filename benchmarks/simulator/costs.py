@@ -3,20 +3,23 @@
 Measured are a search and an insert in process, by scale, and how many nodes of each level a search
 visits; `MEASURED` has what was found on the machine of docs/performance.md, `measure` finds it
 anew.  The paper's server, 28 cores, answers 470,000 searches a second at 1e-5 when it sleeps for
-events (its figure 7): 60 us of a core each, where ours needs less than one.
+events (its figure 7): 60 us of a core each, where ours needs less than one.  All work in the tree
+is scaled by that, by one factor; messages and the link are not.  What a client does with a node
+that it has read is what the server does, and checking it.
 """
 
 import time
 from collections.abc import Mapping
 
 import attrs
-import numpy as np
 
 from benchmarks.rtree_peers import workload
 
 NODE_BYTES = 1024
 REQUEST_BYTES = 64
 HIT_BYTES = 8
+CHECKING = 1.25
+"""What versions in each line cost (docs/performance.md)."""
 PAPER_CORES = 28
 PAPER_SEARCHES_PER_S = 470_000.0
 
@@ -34,17 +37,19 @@ class Costs:
     """What a server pays for a request beside its work: finding it, answering."""
     kernel_s: float = 8e-6
     """What it pays more for each message of a socket."""
-    node_s: float = 0.12e-6
-    """What a client pays to look at a node that it has read."""
+
+    @property
+    def node_s(self) -> float:
+        """What a client pays to check a node that it has read, and to look at it."""
+        return CHECKING * self.search_s / sum(self.nodes)
 
     @property
     def reply_bytes(self) -> int:
         return REQUEST_BYTES + round(HIT_BYTES * self.hits)
 
     def scaled(self, factor: float) -> "Costs":
-        """Return the costs on a machine that much slower; the kernel and the link stay."""
-        slow = ("search_s", "insert_s", "message_s", "node_s")
-        return attrs.evolve(self, **{name: getattr(self, name) * factor for name in slow})
+        """Return the costs on a machine whose work in the tree takes so much longer."""
+        return attrs.evolve(self, search_s=self.search_s * factor, insert_s=self.insert_s * factor)
 
 
 MEASURED: Mapping[str, Costs] = {
@@ -57,7 +62,7 @@ MEASURED: Mapping[str, Costs] = {
 def as_in_the_paper(costs: Mapping[str, Costs]) -> dict[str, Costs]:
     """Scale so that 28 cores answer as many searches as the paper's server."""
     of = costs["1e-05"]
-    factor = PAPER_CORES / PAPER_SEARCHES_PER_S / (of.search_s + of.message_s)
+    factor = (PAPER_CORES / PAPER_SEARCHES_PER_S - of.message_s) / of.search_s
     return {scale: each.scaled(factor) for scale, each in costs.items()}
 
 
@@ -92,7 +97,3 @@ def _best(work: object, count: int, seconds: float) -> float:
         least = min(least, now - before)
         if now >= end:
             return least / count
-
-
-def mean_nodes(costs: Costs) -> float:
-    return float(np.sum(costs.nodes))

@@ -49,7 +49,7 @@ def dissect(path: Path, *fields: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize("scheme", ["l5+tcp", "l5"])
 async def test_tshark_dissects_what_was_recorded(scheme: str, tmp_path: Path) -> None:
     path = tmp_path / "frames.pcapng"
-    async with l5.serve(answer, f"{scheme}://127.0.0.1:0") as server:
+    async with l5.serve(answer, f"{scheme}://127.0.0.1:0", heartbeat_ms=0) as server:
         async with await l5.connect(server.urls[0]) as conn:
             await conn.request(b"before")
             with l5.tap(path, snap_bytes=32) as tap:
