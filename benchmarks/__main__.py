@@ -42,6 +42,18 @@ COMMANDS = {
     "rdma": ("benchmarks.rdma", "small messages by verbs: figure 8 of the L5 paper"),
     "regions": ("benchmarks.regions", "accesses to remote memory, mapped and emulated"),
     "report": ("benchmarks.report", "tables and plots of the peers from kept results"),
+    "catfish-fig2": ("benchmarks.catfish.fig2", "Catfish: what a server over TCP runs out of"),
+    "catfish-fig7": (
+        "benchmarks.catfish.fig7",
+        "Catfish: workers that poll, sleep, or adapt (R11)",
+    ),
+    "catfish-fig8": ("benchmarks.catfish.fig8", "Catfish: reads one by one, and many at once"),
+    "catfish-fig9": ("benchmarks.catfish.fig9", "Catfish: ways of communication by size"),
+    "catfish-fig10": ("benchmarks.catfish.fig10", "Catfish: throughput of searches (R9)"),
+    "catfish-fig11": ("benchmarks.catfish.fig11", "Catfish: latency of searches (R9)"),
+    "catfish-fig12": ("benchmarks.catfish.fig12", "Catfish: throughput, 90 % search (R9)"),
+    "catfish-fig13": ("benchmarks.catfish.fig13", "Catfish: latency, 90 % search (R9)"),
+    "catfish-fig14": ("benchmarks.catfish.fig14", "Catfish: stand-ins for rea02 (R9)"),
 }
 """With options of their own."""
 

@@ -56,6 +56,7 @@ MEASURED: Mapping[str, Costs] = {
     "1e-05": Costs(0.45e-6, 1.6e-6, (1.0, 1.26, 1.28, 0.92), 0.006),
     "0.01": Costs(2.6e-6, 2.9e-6, (1.0, 1.32, 1.77, 5.8), 50.7),
     "pl": Costs(0.75e-6, 2.1e-6, (1.0, 1.24, 1.32, 1.46), 3.9),
+    "rea02": Costs(2.1e-6, 1.75e-6, (1.0, 2.3, 3.9, 9.4), 100.0),
 }
 
 
@@ -72,14 +73,15 @@ def measure(entries: int = 200_000, seconds: float = 0.2) -> dict[str, Costs]:
 
     tree = RTree.bulk(workload.data(entries))
     found: dict[str, Costs] = {}
-    for scale, known in MEASURED.items():
+    for scale in workload.SCALES:
+        known = MEASURED[scale]
         queries = workload.queries(scale, 4000)
         counts, _ = tree.search_many(queries)
         search_s = _best(lambda q=queries: tree.search_many(q), len(queries), seconds)
         hits = len(tree.search_many(queries)[1]) / len(queries)
         del counts
         found[scale] = attrs.evolve(known, search_s=search_s, hits=max(hits, 0.0))
-    for scale in MEASURED:
+    for scale in workload.SCALES:
         rects = workload.inserts(scale, 4000)
         insert_s = _best(lambda r=rects: tree.insert_many(r), len(rects), seconds / 4)
         found[scale] = attrs.evolve(found[scale], insert_s=insert_s)

@@ -25,6 +25,12 @@ class LinkSpec:
         if self.bytes_per_s == 0.0:
             raise ValueError("bytes_per_s=0: nothing would ever arrive")
 
+    def shared(self, clients: int) -> "LinkSpec":
+        """Return the part of one of so many that use it all the time."""
+        return attrs.evolve(
+            self, bytes_per_s=self.bytes_per_s / clients, verb_s=self.verb_s * clients
+        )
+
 
 GBPS = 1e9 / 8
 ETHERNET_1G = LinkSpec(1 * GBPS, latency_s=25e-6)

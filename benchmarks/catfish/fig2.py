@@ -1,0 +1,32 @@
+"""Figure 2: what a server over TCP runs out of first, its processors or its link."""
+
+from collections.abc import Iterator
+
+from benchmarks.catfish import _served, _simulated
+from benchmarks.catfish._figure import Axis, Figure, Point, Scope
+from benchmarks.simulator import methods
+from benchmarks.simulator.cluster import simulate
+
+CLIENTS = (2, 4, 8, 16, 32, 64)
+
+
+def points(scope: Scope) -> Iterator[Point]:
+    """TCP over 1 Gb/s, simulated; over the loopback of this machine, measured."""
+    for scale in ("0.01", "1e-05"):
+        if scope.simulated:
+            for method in methods.all_methods():
+                if method.name != methods.TCP_1G:
+                    continue
+                for clients in scope.some(*CLIENTS):
+                    result = simulate(method, _simulated.setting(scale, clients, 0.0, scope.quick))
+                    found = _simulated.values(result, method)
+                    yield Point(_simulated.TITLES[scale], method.name, clients, found, True)
+        yield from _served.points(scope, (scale,), only=(_served.TCP,))
+
+
+main = Figure(
+    2,
+    "Figure 2: load of a server over TCP",
+    points,
+    (Axis("busy_share", "busy share", log=False), Axis("bytes_per_s", "bytes/s sent")),
+).main
