@@ -5,7 +5,6 @@
  * "foreign" is packed, in shared memory; another mapping of it, which cannot be written, is searched as a
  * client searches the tree of its server.
  */
-#define _GNU_SOURCE
 #include "loop.h"
 #include "rt_foreign.h"
 

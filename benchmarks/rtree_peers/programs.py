@@ -25,7 +25,8 @@ def build_ours(*, every_line: bool = False) -> Path:
     if compiler is None:
         raise Unavailable("no C compiler: install gcc or clang")
     sources = [path for path in sorted(NATIVE.glob("rt_*.c")) if path.name != "rt_python.c"]
-    flags = ["-std=gnu11", "-O3", "-ffp-contract=off", f"-I{NATIVE}", f"-I{L5_NATIVE}"]
+    flags = ["-std=gnu11", "-O3", "-ffp-contract=off", "-D_GNU_SOURCE"]
+    flags += [f"-I{NATIVE}", f"-I{L5_NATIVE}"]
     if every_line:
         flags += ["-include", str(HERE / "every_line.h")]
     name = "ours_loop_lines" if every_line else "ours_loop"
