@@ -9,6 +9,7 @@ FUZZ ?=
 FUZZ_SECONDS ?= 600
 SANITIZED ?=
 SOAK_SECONDS ?= 60
+RDMA ?= if-installed
 TORTURE_SECONDS ?= 10
 
 py := $(VENV)/bin/python
@@ -20,7 +21,7 @@ native := $(wildcard $(foreach d,l5/native catfish_app/native,$(d)/*.c $(d)/*.h 
 .DELETE_ON_ERROR:
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules
-.PHONY: help demo test test-sanitized soak torture fuzz bench lint format native-check docs wheel clean distclean
+.PHONY: help demo test test-rdma test-sanitized soak torture fuzz bench lint format native-check docs wheel clean distclean
 .SECONDARY:
 
 help: ## show this list
@@ -31,6 +32,10 @@ demo: $(stamps)/installed $(stamps)/extra-demo ## serve the world's coasts and b
 
 test: $(stamps)/installed $(stamps)/extra-test ## run all tests (PYTEST_ARGS='-k ring' for some)
 	$(py) -m pytest $(PYTEST_ARGS)
+	$(if $(filter if-installed,$(RDMA)),$(if $(PYTEST_ARGS),,$(py) scripts/test_rdma.py --if-installed))
+
+test-rdma: $(stamps)/installed $(stamps)/extra-test ## run the RDMA tests in emulated machines (needs QEMU)
+	$(py) scripts/test_rdma.py
 
 fuzz: $(stamps)/installed $(stamps)/extra-fuzz ## fuzz what reads a peer's bytes (FUZZ=url, FUZZ_SECONDS=600 for all)
 	$(py) -m fuzz $(FUZZ) --seconds $(FUZZ_SECONDS)

@@ -40,6 +40,7 @@ COMMANDS = {
     "fig6": ("benchmarks.fig6", "bandwidth by chunk and ring, as a heat map"),
     "l5-tables": ("benchmarks.l5_tables", "YCSB of the L5 paper: tables I to IV, figure 10"),
     "rdma": ("benchmarks.rdma", "small messages by verbs: figure 8 of the L5 paper"),
+    "rdma-posts": ("benchmarks.rdma_posts", "what a request's posts cost the host, no device"),
     "regions": ("benchmarks.regions", "accesses to remote memory, mapped and emulated"),
     "report": ("benchmarks.report", "tables and plots of the peers from kept results"),
     "catfish-fig2": ("benchmarks.catfish.fig2", "Catfish: what a server over TCP runs out of"),

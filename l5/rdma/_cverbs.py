@@ -19,7 +19,7 @@ from .. import native
 from . import _constants as c
 from . import verbs
 from ._cverbs_parts import NativeCompletionQueue, NativeQueuePair, NativeRegion, check
-from ._values import Completion, DeviceLimits, Gid, PortState, QueuePairOptions
+from ._values import DeviceLimits, Gid, PortState, QueuePairOptions
 
 NAMES_BYTES: Final = 1 << 16
 GIDS_MAX: Final = 1024
@@ -43,24 +43,13 @@ def backend() -> NativeBackend:
         raise verbs.VerbsUnavailable(
             "backend", native.reason, "install l5 from a wheel, or build it again"
         )
-    from .._fast import set_verbs
-
     why = _lib.l5_verbs_load()
     if why != _ffi.NULL:
         text = _ffi.string(why).decode(errors="replace")
         raise verbs.VerbsUnavailable(
             "library", f"libibverbs cannot be used: {text}", LIBRARY_ADVICE
         )
-    set_verbs(Completion, _error_for, _refusal_for)
     return NativeBackend()
-
-
-def _error_for(call: str, code: int, depth: int) -> Exception:
-    return verbs.verbs_error(call, code, depth=depth)
-
-
-def _refusal_for(call: str, why: str) -> Exception:
-    return verbs.ResourceClosed(call, 0, why)
 
 
 class NativeBackend(verbs.Backend):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import secrets
+import weakref
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from ._pyverbs_requests import (
     PyverbsReads,
     PyverbsReceive,
     PyverbsRequest,
+    Region,
 )
 from ._values import (
     PSN_MAX,
@@ -94,7 +96,7 @@ class PyverbsDomain(verbs.ProtectionDomain):
             self.domain.close()
 
 
-class PyverbsRegion(verbs.MemoryRegion):
+class PyverbsRegion(Region):
     """Registered memory."""
 
     def __init__(
@@ -112,10 +114,13 @@ class PyverbsRegion(verbs.MemoryRegion):
         self.lkey, self.rkey = region.lkey, region.rkey
         self.owner = owner
         self.region = region
+        self.users = weakref.WeakSet()
 
     def _release(self) -> None:
         with calling(self.api, "close the memory region"):
             self.region.close()
+        for request in self.users:
+            request.region_closed()
         self.owner = None
 
 
@@ -307,14 +312,14 @@ class PyverbsQueuePair(verbs.QueuePair):
         wr_id: int = 0,
     ) -> PyverbsRequest:
         """Prepare a write, send or read."""
-        self._check_region(region)
-        return PyverbsRequest(self.maker, opcode, region, address, remote_address, rkey, wr_id)
+        own = self._checked(region)
+        return PyverbsRequest(self.maker, opcode, own, address, remote_address, rkey, wr_id)
 
     def prepare_atomic(
         self, opcode: int, region: verbs.MemoryRegion, *, address: int, rkey: int, wr_id: int = 0
     ) -> PyverbsAtomic:
         """Prepare an atomic; each post names its completion."""
-        self._check_region(region)
+        self._checked(region)
         return PyverbsAtomic(self.maker, opcode, region, address, rkey)
 
     def prepare_pair(
@@ -329,7 +334,7 @@ class PyverbsQueuePair(verbs.QueuePair):
         self, region: verbs.MemoryRegion, *, rkey: int, count_max: int
     ) -> PyverbsReads:
         """Prepare a batch of reads."""
-        self._check_region(region)
+        self._checked(region)
         return PyverbsReads(self.maker, region, rkey, count_max)
 
     def prepare_receive(
@@ -342,14 +347,15 @@ class PyverbsQueuePair(verbs.QueuePair):
     ) -> PyverbsReceive:
         """Prepare a receive."""
         if region is not None:
-            self._check_region(region)
+            self._checked(region)
         return PyverbsReceive(self.maker, region, address, length, wr_id)
 
-    def _check_region(self, region: verbs.MemoryRegion) -> None:
+    def _checked(self, region: verbs.MemoryRegion) -> PyverbsRegion:
         self.check_open()
         region.check_open()
         if not isinstance(region, PyverbsRegion):
             raise TypeError(f"the region comes from another backend: {type(region).__name__}")
+        return region
 
     def _release(self) -> None:
         with calling(self.api, "close the queue pair"):

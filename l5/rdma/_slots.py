@@ -10,6 +10,9 @@ completion (SIGNALED) at least once per half of the queue. Then there is always 
 
 A batch takes at most half of the queue too, so a full queue has a signalled request in it: polling
 makes room, always.
+
+Where the C core is, `SendSlots` makes its twin in C (l5/native/_verbs_slots.c), because counting in
+Python costs more than the post that is counted; a test holds the two against each other.
 """
 
 from __future__ import annotations
@@ -17,11 +20,34 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
+from typing import Any, Self
 
 import attrs
 
+from .. import native
 from ._constants import SIGNALED
-from ._errors import ResourceClosed, SendQueueFull
+from ._errors import ResourceClosed, SendQueueFull, verbs_error
+from ._values import Completion
+
+
+def _error_for(call: str, code: int, depth: int) -> Exception:
+    return verbs_error(call, code, depth=depth)
+
+
+def _refusal_for(call: str, why: str) -> Exception:
+    return ResourceClosed(call, 0, why)
+
+
+def _twin() -> Any:
+    if not native.available:
+        return None
+    from .._fast import SendSlots, set_verbs
+
+    set_verbs(Completion, _error_for, _refusal_for)
+    return SendSlots
+
+
+_in_c: Any = _twin()
 
 
 @attrs.define(eq=False)
@@ -41,6 +67,10 @@ class SendSlots:
     _closed: str = attrs.field(default="", init=False)
     _most: int = attrs.field(init=False)
     _half: int = attrs.field(init=False)
+
+    def __new__(cls, depth: int) -> Self:
+        """Make the twin in C, if there is one."""
+        return object.__new__(cls) if _in_c is None else _in_c(depth)
 
     def __attrs_post_init__(self) -> None:
         self._most = self.depth

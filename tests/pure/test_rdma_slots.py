@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from l5.rdma import _slots
 from l5.rdma.verbs import SIGNALED, ResourceClosed, SendQueueFull, SendSlots
+
+
+@pytest.fixture(params=["Python", "C"], autouse=True)
+def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test counts in Python and in C."""
+    if request.param == "Python":
+        monkeypatch.setattr(_slots, "_in_c", None)
+    elif _slots._in_c is None:
+        pytest.skip("no C core: this Python has none")
 
 
 def test_two_posts_a_request_are_signalled_each_half_queue() -> None:

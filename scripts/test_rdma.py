@@ -1,0 +1,140 @@
+"""Run the RDMA tests in emulated machines: one boot of one machine, one boot of two.
+
+    python scripts/test_rdma.py [--if-installed] [--only one|two] [PYTEST ARGUMENT ...]
+
+On one machine the contract of the verbs and the transport run over both bindings (our own, and the
+distribution's pyverbs); on two, what needs two: loss, reordering, a cable that is pulled, a peer that
+dies. The results go to build/rdma as JUnit files and are looked at here: a run in which a test was
+skipped, or a binding was left out, has failed.
+
+With --if-installed nothing is done, and said why, on hosts that lack what it needs.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "build" / "rdma"
+PACKAGES = "qemu-system-x86 busybox-static kmod iproute2 rdma-core ibverbs-providers"
+SYSTEM_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+PROGRAMS = ("qemu-system-x86_64", "busybox", "modprobe", "ip", "rdma", "dpkg-deb")
+ONE = ("tests/rdma/contract", "tests/rdma/device")
+TWO = ("tests/rdma/two_machines",)
+BINDINGS = ("cverbs", "pyverbs")
+ONE_S, TWO_S = 330, 240
+"""How long the tests may take, once the machines are up."""
+
+
+def missing():
+    """Say what this host lacks; empty if it lacks nothing."""
+    lacking = [name for name in PROGRAMS if shutil.which(name, path=SYSTEM_PATH) is None]
+    return f"{', '.join(lacking)} missing (Debian: apt-get install {PACKAGES})" if lacking else ""
+
+
+def pyverbs_folder():
+    """Return the folder of the distribution's pyverbs, or why it cannot be used here."""
+    python = "/usr/bin/python3"
+    ask = (
+        "import sys, importlib.util as u; s = u.find_spec('pyverbs'); "
+        "print(*sys.version_info[:2], s.submodule_search_locations[0] if s else '')"
+    )
+    done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False)
+    major, minor, folder = [*done.stdout.rstrip("\n").split(" ", 2), "", "", ""][:3]
+    if not folder:
+        return None, "pyverbs is missing (Debian: apt-get install python3-pyverbs)"
+    if (major, minor) != tuple(map(str, sys.version_info[:2])):
+        ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        return None, f"the distribution's pyverbs is for Python {major}.{minor}, this is {ours}"
+    return Path(folder), ""
+
+
+def link_to_pyverbs():
+    """Make a folder for PYTHONPATH that holds the distribution's pyverbs and nothing else."""
+    folder, why = pyverbs_folder()
+    if folder is None:
+        sys.exit(f"test_rdma: {why}")
+    packages = RESULTS / "packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    link = packages / "pyverbs"
+    link.unlink(missing_ok=True)
+    link.symlink_to(folder)
+    return packages
+
+
+def run(name, machines, folders, timeout_s, packages, arguments):
+    """Run pytest in the machines; return its status."""
+    out = RESULTS / name
+    shutil.rmtree(out, ignore_errors=True)
+    command = [sys.executable, "-m", "scripts.softroce", "--times", "--out", str(out)]
+    command += ["--nodes", str(machines), "--timeout", str(timeout_s)]
+    command += ["--env", f"PYTHONPATH={packages}", "--env", "L5_RDMA_TESTS=1"]
+    command += ["--env", "PYTHONDONTWRITEBYTECODE=1"]
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"]
+    tests += ["--junitxml=/run/softroce/out/junit.xml", *folders, *arguments]
+    if machines == 2:
+        command += ["--peer", f"exec {sys.executable} -m tests.rdma.two_machines.peer"]
+    began = time.monotonic()
+    status = subprocess.run([*command, "--", *tests], cwd=ROOT, check=False).returncode
+    print(f"test_rdma: {name}: status {status}, {time.monotonic() - began:.0f} s", flush=True)
+    return status
+
+
+def tests_of(path):
+    """Return (name, whether it was skipped) for each test of a JUnit file."""
+    if not path.exists():
+        sys.exit(f"test_rdma: {path} was not written: the tests did not run to their end")
+    cases = ET.parse(path).iter("testcase")
+    return [
+        (f"{case.get('classname')}::{case.get('name')}", case.find("skipped") is not None)
+        for case in cases
+    ]
+
+
+def judge(path, bindings):
+    """End unless every test ran, over each binding as often as over the others."""
+    tests = tests_of(path)
+    skipped = [name for name, was_skipped in tests if was_skipped]
+    counts = {binding: sum(binding in name for name, _ in tests) for binding in bindings}
+    if not tests or skipped:
+        sys.exit(f"test_rdma: {len(tests)} tests, of which were skipped: {skipped}")
+    if bindings and (0 in counts.values() or len(set(counts.values())) != 1):
+        sys.exit(f"test_rdma: tests over each binding: {counts}; they must be as many")
+    print(f"test_rdma: {len(tests)} tests ran, none was skipped; {counts or ''}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Run the RDMA tests in emulated machines.")
+    parser.add_argument("--if-installed", action="store_true", help="do nothing where it cannot be")
+    parser.add_argument("--only", choices=("one", "two"), help="with one machine, or with two")
+    options, arguments = parser.parse_known_args()
+    lacking = missing() or pyverbs_folder()[1]
+    if lacking:
+        print(f"test_rdma: the RDMA tests did not run: {lacking}", flush=True)
+        return 0 if options.if_installed else 1
+    # Collected here first: then the machines, which are slow, need not compile the tests.
+    folders = [folder for folder in (*ONE, *TWO) if (ROOT / folder).is_dir()]
+    collect = [sys.executable, "-m", "pytest", "-q", "--collect-only", *folders]
+    subprocess.run(collect, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    packages = link_to_pyverbs()
+    failed = False
+    if options.only != "two":
+        one = [folder for folder in ONE if (ROOT / folder).is_dir()]
+        select = [] if arguments else ["-k", " or ".join(BINDINGS)]
+        failed |= run("one", 1, one, ONE_S, packages, [*select, *arguments]) != 0
+        if not failed and not arguments:
+            judge(RESULTS / "one" / "junit.xml", BINDINGS)
+    if options.only != "one":
+        failed |= run("two", 2, TWO, TWO_S, packages, arguments) != 0
+        if not failed and not arguments:
+            judge(RESULTS / "two" / "0" / "junit.xml", ())
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

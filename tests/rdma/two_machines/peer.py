@@ -1,0 +1,62 @@
+"""The second machine: serves over RDMA, and does what the first one's tests ask for.
+
+Everything is served by one process, as starting another takes seconds under emulation. Port
+CONTROL takes one line a connection, a shell command of this machine, and answers with its status
+and output; `spawn` starts a server of its own on port MORTAL, which can be killed.
+"""
+
+import os
+import subprocess
+import sys
+
+import anyio
+from anyio.abc import ByteStream
+
+import l5
+from catfish_app import RTree, serve_tree
+
+ECHO, TREE, MORTAL, CONTROL = 7001, 7002, 7003, 7000
+LINE_MAX = 4096
+
+
+def url(port: int) -> str:
+    """An address of this machine."""
+    return f"l5://{os.environ['SOFTROCE_ADDR']}:{port}"
+
+
+async def reverse(request: bytes) -> bytes:
+    """Answer with the request's bytes in reverse, so that an echo of memory is no answer."""
+    return bytes(request)[::-1]
+
+
+async def control(stream: ByteStream) -> None:
+    """Run one command."""
+    async with stream:
+        line = (await stream.receive(LINE_MAX)).decode().strip()
+        if line == "spawn":
+            child = subprocess.Popen([sys.executable, "-m", __spec__.name, "mortal"])
+            answer = f"0 {child.pid}"
+        else:
+            done = await anyio.run_process(["/bin/sh", "-c", line], check=False)
+            answer = f"{done.returncode} {(done.stdout + done.stderr).decode()}"
+        await stream.send(answer.encode())
+
+
+async def serve_all() -> None:
+    """Serve until the machine ends."""
+    async with (
+        l5.serve(reverse, url(ECHO), insecure=True),
+        serve_tree(RTree(capacity=4096), url(TREE), insecure=True),
+        await anyio.create_tcp_listener(local_port=CONTROL) as listener,
+    ):
+        await listener.serve(control)
+
+
+async def serve_mortal() -> None:
+    """Serve until killed."""
+    async with l5.serve(reverse, url(MORTAL), insecure=True):
+        await anyio.sleep_forever()
+
+
+if __name__ == "__main__":
+    anyio.run(serve_mortal if sys.argv[1:] == ["mortal"] else serve_all)
