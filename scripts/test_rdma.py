@@ -2,10 +2,10 @@
 
     python scripts/test_rdma.py [--if-installed] [--only one|two] [PYTEST ARGUMENT ...]
 
-On one machine the contract of the verbs and the transport run over both bindings (our own, and the
-distribution's pyverbs); on two, what needs two: loss, reordering, a cable that is pulled, a peer that
-dies. The results go to build/rdma as JUnit files and are looked at here: a run in which a test was
-skipped, or a binding was left out, has failed.
+On one machine the contract of the verbs and the transport run over both bindings (our own, and
+pyverbs as the distribution has it); on two, what needs two: loss, reordering, a cable that is
+pulled, a peer that dies. The results go to build/rdma as JUnit files and are looked at here: a run
+in which a test was skipped, or a binding was left out, has failed.
 
 With --if-installed nothing is done, and said why, on hosts that lack what it needs.
 """
