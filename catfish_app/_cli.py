@@ -7,6 +7,7 @@ import typer
 from catfish_app._cli_bench import bench
 from catfish_app._cli_query import count, load, nearest, search, stats
 from catfish_app._cli_serve import serve
+from catfish_app._cli_top import top
 
 app = typer.Typer(
     name="catfish",
@@ -15,5 +16,5 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (serve, load, search, nearest, count, stats, bench):
+for command in (serve, load, search, nearest, count, stats, bench, top):
     app.command(command.__name__)(command)

@@ -137,6 +137,11 @@ def path_of(client: RTreeClient) -> str:
     return str(getattr(client, "last_path", "server"))
 
 
+def mode_of(client: RTreeClient) -> str:
+    """Name how the client chooses the path: ``server``, ``client`` or ``adaptive``."""
+    return str(getattr(client, "mode", "server"))
+
+
 def _rates(before: ServiceStats, now: ServiceStats, seconds: float) -> dict[str, float]:
     """Return requests a second by operation, of those that were used at all."""
     return {

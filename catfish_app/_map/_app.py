@@ -31,7 +31,7 @@ from starlette.staticfiles import StaticFiles
 
 from catfish_app._map import _picture
 from catfish_app._map._live import Live
-from catfish_app._monitor import path_of
+from catfish_app._monitor import mode_of, path_of
 from catfish_app._rtree import RTree
 from catfish_app._server import TreeServer
 
@@ -155,11 +155,6 @@ async def _info(request: Request) -> Response:
             "boxes_max": _picture.BOXES_MAX,
         }
     )
-
-
-def mode_of(client: Any) -> str:
-    """Name how the client chooses the path: ``server``, ``client`` or ``adaptive``."""
-    return str(getattr(client, "mode", "server"))
 
 
 async def _view(request: Request) -> Response:

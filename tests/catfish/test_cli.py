@@ -72,7 +72,7 @@ def start() -> Iterator[Start]:
 
 def test_help_lists_the_commands() -> None:
     text = catfish("--help").stdout
-    for command in ("serve", "load", "search", "nearest", "count", "stats", "bench"):
+    for command in ("serve", "load", "search", "nearest", "count", "stats", "bench", "top"):
         assert command in text
 
 
@@ -159,6 +159,30 @@ def test_bench(start: Start, tmp_path: Path, python: bool) -> None:
     assert facts["searches_per_s"] == pytest.approx(facts["searches"] / facts["seconds"])
     text = catfish("bench", f"{url}?transports=unix", "--seconds", "0.05", "--edge", "0.1").stdout
     assert text.startswith("unix, not upgraded") and "searches/s" in text
+
+
+def test_top(start: Start, tmp_path: Path) -> None:
+    np.save(tmp_path / "boxes.npy", boxes(5000))
+    process, [url] = start(f"l5+unix://{tmp_path}/tree.sock", "--load", str(tmp_path / "boxes.npy"))
+    facts = asked("top", url, "--once", "--interval", "0.1")
+    assert facts["entries"] == 5000 and facts["rate"] > 0 and facts["workers"] == 1
+    assert sum(facts["paths"].values()) == 16 and 0 < facts["p50_us"] <= facts["max_us"]
+    text = catfish("top", url, "--once", "--interval", "0.1", "--probes", "0").stdout
+    for word in ("5,000", "239, 100% full", "requests", "busy", "no searches", "shm, upgraded"):
+        assert word in text, text
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "catfish_app", "top", url, "--json", "--interval", "0.05"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert watching.stdout is not None
+    samples = [json.loads(watching.stdout.readline()) for _ in range(3)]
+    assert samples[0]["at_s"] < samples[1]["at_s"] < samples[2]["at_s"]
+    process.terminate()  # and what watches it says so
+    _, errors = watching.communicate(timeout=60)
+    assert watching.returncode == 1 and errors.startswith("catfish: ") and errors.count("\n") == 1
 
 
 def test_what_goes_wrong_is_a_sentence(start: Start, tmp_path: Path) -> None:
