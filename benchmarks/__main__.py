@@ -29,6 +29,10 @@ CASES = {
         "benchmarks.rtree",
         "the R-tree in process, beside Boost, boostree, shapely and libspatialindex (R1 to R6)",
     ),
+    "prefork-web": (
+        "benchmarks.prefork_web",
+        "one index, many processes: a web server over a shared tree, beside one STRtree a worker",
+    ),
     "rtree-served": (
         "benchmarks.rtree_served",
         "the served R-tree, beside PostgreSQL (R7, R8)",

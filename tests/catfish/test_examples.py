@@ -1,12 +1,17 @@
 """The examples of servers and clients, run as their READMEs say."""
 
+import http.client
+import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,3 +126,61 @@ def test_spatial(tmp_path: Path) -> None:
         assert line == f"40 cities on {url}\n"
         assert run("spatial/client.py", url).splitlines() == promised("spatial")[1:]
         assert run("spatial/client.py", f"{url}?transports=unix").startswith("unix, not upgraded")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_prefork_web(tmp_path: Path) -> None:
+    """Two workers, told apart by their process ids, search the one tree."""
+    url, port = f"l5+unix://{tmp_path}/tree.sock", free_port()
+    commands = [
+        ["catfish_app", "serve", url, "--load", "demo"],
+        ["uvicorn", "app:app", "--app-dir", str(EXAMPLES / "prefork_web"), "--workers", "2",
+         "--port", str(port), "--log-level", "warning"],
+    ]  # fmt: skip
+    started: list[subprocess.Popen[str]] = []
+    try:
+        for command in commands:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                cwd=ROOT,
+                env=os.environ | {"TREE_URL": url, "PYTHONPATH": str(ROOT)},
+            )
+            started.append(process)
+            if command[0] == "catfish_app":
+                assert process.stdout is not None
+                while not process.stdout.readline().startswith("listening"):
+                    assert process.poll() is None
+        answers: dict[int, dict[str, Any]] = {}
+        while len(answers) < 2:
+            assert [process.poll() for process in started] == [None, None]
+            for answer in ask_at_once(port, "/within?box=24.9,37.0,25.4,37.3", 8):
+                answers[answer["worker"]] = answer
+        assert {answer["count"] for answer in answers.values()} == {63}
+        [refused] = ask_at_once(port, "/within?box=3,0,1,x", 1)
+        assert "could not convert" in refused["error"]
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+def ask_at_once(port: int, path: str, count: int) -> list[Any]:
+    """The answers on so many connections that are open together; none while nobody listens."""
+    connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=60) for _ in range(count)]
+    try:
+        for connection in connections:
+            connection.request("GET", path)
+        return [json.load(connection.getresponse()) for connection in connections]
+    except ConnectionError:
+        return []
+    finally:
+        for connection in connections:
+            connection.close()
