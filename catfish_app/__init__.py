@@ -7,13 +7,15 @@
 
 How the package is laid out: `native/rt_*` is the tree in C and `_rtree` its Python type;
 `_wire` is the protocol, `native/service_*` answers it in C and `_handler` in Python; `_server` and
-`_client` are the two ends; `_load` reads files; `_cli` is the command ``catfish``; `demo` is
-``python -m catfish_app.demo``.
+`_client` are the two ends; `_load` reads files, `_snapshot` is the tree in a file, `_geo` the
+bridge to geopandas; `map` shows a tree to browsers, `_metrics` and `_monitor` what it does; `_cli`
+is the command ``catfish``; `demo` is ``python -m catfish_app.demo``.
 """
 
 from catfish_app._client import BusyError, IdPieces, RTreeClient
 from catfish_app._geo import GeoIndex, from_geodataframe
 from catfish_app._handler import TreeHandler
+from catfish_app._metrics import TreeCollector
 from catfish_app._rtree import RTree, TreeFull, TreeStats
 from catfish_app._server import NativeTree, TreeServer, serve_tree
 from catfish_app._snapshot import SnapshotError
@@ -28,6 +30,7 @@ __all__ = [
     "RTreeClient",
     "ServiceStats",
     "SnapshotError",
+    "TreeCollector",
     "TreeFull",
     "TreeHandler",
     "TreeServer",

@@ -190,15 +190,19 @@ async def _pages(
     """Begin to serve what browsers and Prometheus want; return where."""
     pages: dict[str, str] = {}
     insecure = plan.options["insecure"]
-    if plan.http is not None:
-        from catfish_app._map import serve_map
+    try:
+        if plan.http is not None:
+            from catfish_app.map import serve_map
 
-        shown = serve_map(
-            server, plan.http, insecure=insecure, keeper=keeper, token=plan.options["token"]
-        )
-        pages["map"] = await stack.enter_async_context(shown)
-    if plan.metrics is not None:
-        host, port = parse_place(plan.metrics)
-        check_place(host, port, insecure=insecure)
-        pages["metrics"] = stack.enter_context(serve_metrics(server, host, port, keeper))
+            token = plan.options["token"]
+            shown = serve_map(server, plan.http, insecure=insecure, keeper=keeper, token=token)
+            pages["map"] = await stack.enter_async_context(shown)
+        if plan.metrics is not None:
+            host, port = parse_place(plan.metrics)
+            check_place(host, port, insecure=insecure)
+            pages["metrics"] = stack.enter_context(serve_metrics(server, host, port, keeper))
+    except ModuleNotFoundError as error:
+        raise LookupError(
+            f"--http and --metrics need {error.name}: pip install 'l5net[http,prometheus]'"
+        ) from None
     return pages

@@ -471,3 +471,11 @@ def test_messaging_blocking_runs() -> None:
     peers = {r["peer"] for r in rows if r["case"] == "request/blocking"}
     assert len(peers) == 4
     assert all(tuple(r) == KEYS and r["ours"]["min"] > 0 for r in rows)
+
+
+def test_prefork_web_runs() -> None:
+    done = benchmarks("prefork-web", "--quick")
+    rows = {r["metric"]: r for r in map(json.loads, done.stdout.splitlines())}
+    assert all(tuple(r) == KEYS and r["ours"]["min"] > 0 for r in rows.values())
+    assert "p50 of a request by HTTP" in rows
+    assert rows["memory for the index"]["ratio"]["max"] < 0.5  # one tree, not one for each of two

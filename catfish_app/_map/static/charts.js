@@ -52,7 +52,7 @@ export function rate(value) {
 export function duration(us) {
   if (us === null || us === undefined) return "–";
   if (us < 100) return `${us.toFixed(1)} µs`;
-  return us < 10000 ? `${Math.round(us).toLocaleString("en")} µs` : `${(us / 1000).toFixed(1)} ms`;
+  return us < 1000 ? `${Math.round(us)} µs` : `${(us / 1000).toFixed(1)} ms`;
 }
 
 export class Charts {

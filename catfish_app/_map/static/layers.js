@@ -96,7 +96,10 @@ export class Layers {
     for (const [level, content] of shown) {
       const colour = this.colourOf(level);
       const fromRoot = this.colours.get(level) ?? 0;
-      if (content) this.drawBoxes(pen, content, colour, null, Math.max(0.8, 2 - 0.4 * fromRoot));
+      if (!content) continue;
+      pen.globalAlpha = Math.max(0.35, Math.min(0.95, 6 / Math.sqrt(content.facts.total))); // many stand back
+      this.drawBoxes(pen, content, colour, null, Math.max(0.8, 2 - 0.4 * fromRoot));
+      pen.globalAlpha = 1;
     }
     this.drawFound(pen);
   }
