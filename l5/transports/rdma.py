@@ -61,10 +61,9 @@ class RDMATransport(UpgradeTransport):
 
     def offer(self, link: Link, options: Any) -> Params:
         """See `UpgradeTransport.offer`."""
-        probe = self.probe()
-        if not probe.usable:
-            raise TransportUnavailable(self.name, probe.reason)
-        self._lease(link).close()
+        if not native.available:
+            raise TransportUnavailable(self.name, native.reason)
+        self._lease(link).close()  # says what is missing, as `probe` would
         return {
             "version": VERSION,
             "mode": options.rdma_mode or "",
