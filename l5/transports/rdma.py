@@ -107,7 +107,7 @@ class RDMATransport(UpgradeTransport):
         """See `UpgradeTransport.join`."""
         discard(fds)
         ring_bytes = _check_ring(params, options)
-        return _ServerAttempt(self._lease(link), params, ring_bytes, options)
+        return _ServerAttempt(self._lease(link), link, params, ring_bytes, options)
 
 
 # ---- parameters --------------------------------------------------------------------------------
@@ -154,14 +154,23 @@ def _pack_address(address: verbs.QueuePairAddress) -> bytes:
     )
 
 
-def _parse_address(params: Params) -> verbs.QueuePairAddress:
+def _parse_address(params: Params, link: Link, port: verbs.PortState) -> verbs.QueuePairAddress:
+    """Return where the peer's queue pair is: on Ethernet, where its socket is and nowhere else.
+
+    Else a peer could have this host send packets to whomever it names.
+    """
     data = params.get("address")
     if not isinstance(data, bytes) or len(data) != _ADDRESS.size:
         raise _unfit("the peer does not say where its queue pair is")
     try:
-        return verbs.QueuePairAddress(*_ADDRESS.unpack(data))
+        address = verbs.QueuePairAddress(*_ADDRESS.unpack(data))
     except ValueError as error:
         raise _unfit(f"the peer's queue pair cannot be: {error}") from None
+    host = link.peer.address.rpartition(":")[0].strip("[]")
+    if port.link_layer == verbs.LINK_ETHERNET and address.gid != verbs.gid_of(host):
+        there = verbs.Gid(0, address.gid).address
+        raise _unfit(f"the peer's queue pair is at {there}, its socket at {host}: is there a NAT?")
+    return address
 
 
 def _later_mode(*wishes: object) -> str:
@@ -208,6 +217,7 @@ class _Attempt(UpgradeAttempt):
 class _ClientAttempt(_Attempt):
     def __init__(self, held: Lease, options: Any) -> None:
         self._patience_s = min(VERIFY_S, options.hello_timeout / 2)
+        self._port = held.place.port
 
         def build(end: End) -> UpgradeMessage:
             self.channel = channel = MailboxClient(end, options.ring_bytes)
@@ -241,7 +251,8 @@ class _ClientAttempt(_Attempt):
         flag = _whole(answer, "flag_address", 0, _U64), _whole(answer, "flag_key", 0, _U32)
         channel.limit_rows(_whole(answer, "row_bytes_max", row.bytes, _ROW_MAX))
         try:
-            channel.connect(str(mode), _parse_address(answer), row, flag)
+            remote = _parse_address(answer, link, self._port)
+            channel.connect(str(mode), remote, row, flag)
             channel.send_empty()
         except verbs.VerbsError as error:
             raise _unfit(str(error)) from error
@@ -264,11 +275,13 @@ class _ClientAttempt(_Attempt):
 
 
 class _ServerAttempt(_Attempt):
-    def __init__(self, held: Lease, params: Params, ring_bytes: int, options: Any) -> None:
+    def __init__(
+        self, held: Lease, link: Link, params: Params, ring_bytes: int, options: Any
+    ) -> None:
         row_max = row_bytes_for(options.segment_bytes)
 
         def build(end: End) -> UpgradeMessage:
-            remote = _parse_address(params)
+            remote = _parse_address(params, link, held.place.port)
             mode = _later_mode(params.get("mode"), options.rdma_mode)
             row_bytes = min(_whole(params, "row_bytes", 256, _ROW_MAX), row_max)
             ring = NewRow(

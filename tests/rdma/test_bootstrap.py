@@ -13,7 +13,7 @@ import pytest
 
 from l5._errors import TransportUnavailable
 from l5._options import ListenOptions, Options
-from l5.abc import Link, UpgradeAttempt
+from l5.abc import Link, PeerInfo, UpgradeAttempt
 from l5.rdma import _devices, _simulated
 from l5.transports.rdma import RDMATransport
 
@@ -26,6 +26,13 @@ class Here:
     """As much of a link as a bootstrap looks at."""
 
     local_host = "127.0.0.1"
+    peer = PeerInfo("127.0.0.1:40000")
+
+
+class Elsewhere(Here):
+    """The peer's socket is at another address than its queue pair."""
+
+    peer = PeerInfo("192.0.2.66:40000")
 
 
 LINK = cast(Link, Here())
@@ -135,6 +142,23 @@ async def test_a_server_that_lies_is_refused(name: str, value: Any) -> None:
     finally:
         client.abandon()
         server.abandon()
+
+
+async def test_a_queue_pair_is_where_its_socket_is_and_nowhere_else() -> None:
+    """Or a client could name a third party, to whom the server would send."""
+    client, params = offered()
+    elsewhere = cast(Link, Elsewhere())
+    try:
+        with pytest.raises(TransportUnavailable, match=r"at 127\.0\.0\.1, its socket at 192\.0"):
+            RDMATransport().join(elsewhere, params, (), ListenOptions())
+        server = RDMATransport().join(LINK, params, (), ListenOptions())
+        try:
+            with pytest.raises(TransportUnavailable, match="NAT"):
+                await client.verify(elsewhere, server.message.params)
+        finally:
+            server.abandon()
+    finally:
+        client.abandon()
 
 
 async def test_a_server_whose_keys_open_nothing_is_noticed_in_the_first_round_trip() -> None:

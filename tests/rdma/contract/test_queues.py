@@ -139,6 +139,19 @@ def test_an_armed_queue_gives_one_event(rig: Rig) -> None:
         completed(one.sends)
 
 
+def test_arming_beside_completions_that_wait_tells_of_the_next_alone(rig: Rig) -> None:
+    one, other = rig.pair(events=True)
+    flag(one, other).post(1, SIGNALED)
+    other.pair.prepare_receive().post()
+    flag(one, other, OP_WRITE_WITH_IMM).post(1, 0, 1)
+    completed(other.receives)  # so the write before it has completed, or is about to
+    one.sends.arm()
+    flag(one, other).post(1, SIGNALED)
+    until(lambda: ready(one.sends))
+    assert one.sends.drain_events() == 1
+    completed(one.sends, 2)
+
+
 def test_a_queue_is_closed_with_events_that_nobody_took(rig: Rig) -> None:
     one, other = rig.pair(events=True)
     for queue in (one.sends, other.receives):
