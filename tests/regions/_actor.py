@@ -3,7 +3,7 @@
 ``own``: a server that exports a table and waits.  ``attack``: a client that keeps the descriptors
 of a region and tries everything that the system has.  ``fork``: what a forked child finds of a
 region that its parent opened.  ``revoke``: a server that revokes when it is asked to, and then
-writes a secret into the memory.
+writes a secret into the memory.  ``count`` and ``ascend``: see there.
 """
 
 import ctypes
@@ -17,12 +17,14 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 import l5
 
 KEEP_SIZE, PUNCH_HOLE = 1, 2
 F_SEAL_FUTURE_WRITE = 0x10
 MADV_REMOVE, PROT_BOTH = 9, mmap.PROT_READ | mmap.PROT_WRITE
+COUNTS = 1000
 SECRET = b"secret!\0" * (1 << 15)
 libc = ctypes.CDLL(None, use_errno=True)
 libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -84,6 +86,39 @@ async def revoke(url: str) -> None:
             async with l5.serve(handle, url) as server:
                 say("ready")
                 await anyio.sleep_forever()
+
+
+async def count(url: str) -> None:
+    """Add to two words of a table, in both ways, and say that it is done."""
+    async with await l5.connect(url) as connection:
+        region = await connection.open_region("table")
+        assert region.one_sided
+        say("ready")
+        while int.from_bytes(await region.read(16, 8), "little") == 0:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(COUNTS):
+            await region.fetch_and_add(0, 1)
+            while True:
+                old = int.from_bytes(await region.read(8, 8), "little")
+                if await region.compare_and_swap(8, old, old + 1) == old:
+                    break
+        await region.write(24, (1).to_bytes(8, "little"))
+        await anyio.sleep_forever()
+
+
+async def ascend(url: str) -> None:
+    """Write ever larger numbers at the end of the first KiB, and then at its beginning."""
+    with l5.Region.create(4096) as region:
+        async with l5.serve(lambda request: request, url) as server:
+            server.export("table", region)
+            say("ready")
+            number = 0
+            while True:
+                for _ in range(2000):
+                    number += 1
+                    region.write(1016, number.to_bytes(8, "little"))
+                    region.write(0, number.to_bytes(8, "little"))
+                await anyio.sleep(0.0001)
 
 
 def attempts(fd: int, size: int) -> dict[str, str]:
@@ -166,4 +201,5 @@ def what_a_child_finds(region: Any, view: memoryview | None) -> dict[str, Any]:
 
 if __name__ == "__main__":
     roles = {"own": own, "attack": attack, "fork": fork, "revoke": revoke}
+    roles |= {"count": count, "ascend": ascend}
     anyio.run(roles[sys.argv[1]], sys.argv[2])

@@ -14,12 +14,14 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import pytest
 from anyio.streams.text import TextReceiveStream
 
 import l5
 from l5 import native
 from l5.shm._regions import map_alien
+from tests.regions._actor import COUNTS
 
 ROOT = Path(__file__).parent.parent.parent
 SIZE = 1 << 20
@@ -191,6 +193,50 @@ async def test_no_read_returns_what_comes_after_revoking(tmp_path: Path) -> None
                 with pytest.raises(l5.RemoteAccessError):
                     while True:
                         assert b"secret" not in remote.read_now(0, remote.size_bytes)
+
+
+async def test_everybody_counts(tmp_path: Path) -> None:
+    """A process that maps the memory, a client that asks, and the owner: nothing is lost."""
+    url = f"l5+unix://{tmp_path}/s"
+    with l5.Region.create(4096, write=True, atomic=True) as region:
+        async with l5.serve(lambda request: request, url) as server:
+            server.export("table", region)
+            async with actor("count", url) as (_, found):
+                assert found == "ready"
+                async with await l5.connect(url, transports="unix") as connection:
+                    remote = await connection.open_region("table")
+                    assert not remote.one_sided
+                    region.write(16, (1).to_bytes(8, "little"))  # go
+                    here = asked = 0
+                    while not region.read(24, 1)[0]:
+                        for _ in range(200):
+                            region.fetch_and_add(0, 1)
+                            old = int.from_bytes(region.read(8, 8), "little")
+                            here += region.compare_and_swap(8, old, old + 1) == old
+                        await remote.fetch_and_add(0, 1)
+                        asked += 1
+            added = int.from_bytes(region.read(0, 8), "little")
+            swapped = int.from_bytes(region.read(8, 8), "little")
+            assert added == COUNTS + 201 * asked
+            assert swapped == COUNTS + here
+
+
+async def test_copies_go_forward(tmp_path: Path) -> None:
+    """What stands in front is read first: so what it announces is there behind it."""
+    url = f"l5+shm://{tmp_path}/s"
+    async with actor("ascend", url) as (_, found):
+        assert found == "ready"
+        async with await l5.connect(url) as connection:
+            remote = await connection.open_region("table")
+            seen: set[int] = set()
+            while len(seen) < 40:
+                for _ in range(200):
+                    copy = remote.read_now(0, 1024)
+                    first = int.from_bytes(copy[:8], "little")
+                    last = int.from_bytes(copy[1016:], "little")
+                    assert last >= first
+                    seen.add(first)
+                await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize("scheme", ["l5+shm://{}/s", "l5+unix://{}/s?transports=unix"])
