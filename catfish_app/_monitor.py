@@ -134,7 +134,8 @@ class Monitor:
 
 def path_of(client: RTreeClient) -> str:
     """Name the path that served the client's last search: ``server`` or ``client``."""
-    return str(getattr(client, "last_path", "server"))
+    report = getattr(client, "last_search", None)  # of a client that may search by itself
+    return "server" if report is None else str(report.path.value)
 
 
 def mode_of(client: RTreeClient) -> str:
