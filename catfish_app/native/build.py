@@ -14,7 +14,7 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 L5_NATIVE = ROOT / "l5" / "native"
-HEADERS = ("rtree.h", "rt_view.h", "rt_foreign.h", "service_handler.h")
+HEADERS = ("rtree.h", "rt_view.h", "rt_foreign.h", "rt_walk.h", "service_handler.h")
 # -ffp-contract=off: every kernel must round alike. No -march: kernels are chosen at run time.
 COMPILE_ARGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-pthread")
 

@@ -8,15 +8,15 @@ struct rt_foreign {
     struct rtree tree; /* without a mutex: no function here takes it */
 };
 
-/* What is fixed when a tree is made, read once. The rest of the header is checked whenever it is used. */
-static uint32_t nodes_within(const struct rt_header *header, size_t bytes)
+/* What is fixed when a tree is made. The rest of the header is checked whenever it is used. */
+uint32_t rt_header_nodes(const struct rt_header *header, uint64_t bytes)
 {
-    if (RT_GET(header->magic) != RT_MAGIC || RT_GET(header->format) != RT_FORMAT ||
+    if (bytes < rt_arena_bytes(1) || RT_GET(header->magic) != RT_MAGIC || RT_GET(header->format) != RT_FORMAT ||
         RT_GET(header->node_bytes) != RT_NODE_BYTES || RT_GET(header->leaf_max) != RT_LEAF_MAX ||
         RT_GET(header->inner_max) != RT_INNER_MAX)
         return 0;
     uint32_t capacity = RT_GET(header->capacity);
-    size_t room = (bytes - RT_HEADER_BYTES) / RT_NODE_BYTES;
+    uint64_t room = (bytes - RT_HEADER_BYTES) / RT_NODE_BYTES;
     return capacity <= RT_MAX_NODES && capacity <= room ? capacity : 0;
 }
 
@@ -25,7 +25,7 @@ int rt_foreign_open(struct rt_foreign **out, const void *memory, size_t bytes)
     if (!memory || (uintptr_t)memory % L5_PAGE_LINE_BYTES)
         return -EINVAL;
     const struct rt_header *header = memory;
-    uint32_t reach = bytes >= rt_arena_bytes(1) ? nodes_within(header, bytes) : 0;
+    uint32_t reach = rt_header_nodes(header, bytes);
     if (reach == 0)
         return -EILSEQ;
     const struct rt_kernel *kernel = rt_kernel_named(getenv("CATFISH_KERNEL"));

@@ -27,6 +27,7 @@ struct rt_kernel {
                          uint64_t ids[][RT_LANE_IDS]);
     unsigned (*choose)(const struct rt_node *node, struct rt_fbox box);
     uint64_t (*containing)(const struct rt_node *node, struct rt_fbox box);
+    uint64_t (*meeting)(const struct rt_node *node, unsigned level, unsigned count, const double query[4], struct rt_fbox box);
 };
 
 /* rt_arena.c: the kernel of this name that runs here (NULL: the best), or NULL. */

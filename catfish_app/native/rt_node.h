@@ -344,6 +344,9 @@ static inline bool rt_root_makes_sense(uint64_t root_height, uint32_t reach)
     uint64_t height = root_height >> 32;
     return height == 0 || (height <= RT_MAX_HEIGHT && (uint32_t)root_height < reach);
 }
+/* rt_foreign.c: the nodes of a tree whose header this is in so many bytes; 0: it is none, or does not fit. */
+uint32_t rt_header_nodes(const struct rt_header *header, uint64_t bytes);
+
 static inline uint32_t rt_free_nodes(const struct rt_header *header)
 {
     return header->capacity - header->used + header->free_count;

@@ -266,6 +266,13 @@ static uint64_t containing(const struct rt_node *node, struct rt_fbox box)
 
 #include "rt_choose.h"
 
+/* The places of the entries of one node, be it a leaf or not, that meet the query. */
+static uint64_t meeting(const struct rt_node *node, unsigned level, unsigned count, const double query[4], struct rt_fbox box)
+{
+    struct vq vq = vq_make(query, box);
+    return level ? inner_hits(node, &vq) & rt_inner_places(count) : leaf_hits(node, &vq) & rt_leaf_places(count);
+}
+
 #define RT_BOTH(which, foreign)                                                                                           \
     static int search_##which(const struct rtree *tree, const double query[4], uint64_t *ids, size_t capacity, size_t *total) \
     {                                                                                                                     \
@@ -298,4 +305,5 @@ const struct rt_kernel KERNEL = {
     .search_group = group_own,
     .choose = choose,
     .containing = containing,
+    .meeting = meeting,
 };

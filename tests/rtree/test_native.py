@@ -83,6 +83,11 @@ def test_a_view_of_memory_that_others_own(programs: Programs, variant: str) -> N
     assert "refused" in programs.run(variant, "view", "9", "12")
 
 
+@pytest.mark.parametrize(("variant", "rounds"), [("plain", "60"), ("address", "20")])
+def test_walks_through_copies(programs: Programs, variant: str, rounds: str) -> None:
+    assert "found" in programs.run(variant, "walk", "3", rounds)
+
+
 @pytest.mark.parametrize("kernel", ["portable", "avx2"])
 @pytest.mark.parametrize(
     ("variant", "operations"), [("plain", "300000"), ("address", "30000"), ("thread", "12000")]

@@ -67,6 +67,7 @@ static inline void check_tree(struct rtree *tree)
 
 int model_main(uint64_t seed, size_t steps);
 int agree_main(uint64_t seed, size_t rounds);
+int walk_main(uint64_t seed, size_t rounds);
 int view_main(uint64_t seed, size_t rounds);
 int threads_main(const char *kernel, size_t ops);
 
