@@ -16,6 +16,7 @@ from catfish_app._client import BusyError, IdPieces, RTreeClient
 from catfish_app._geo import GeoIndex, from_geodataframe
 from catfish_app._handler import TreeHandler
 from catfish_app._metrics import TreeCollector
+from catfish_app._offloading import OffloadingClient, OffloadStatistics, SearchReport
 from catfish_app._rtree import RTree, TreeFull, TreeStats
 from catfish_app._server import NativeTree, TreeServer, serve_tree
 from catfish_app._snapshot import SnapshotError
@@ -26,8 +27,11 @@ __all__ = [
     "GeoIndex",
     "IdPieces",
     "NativeTree",
+    "OffloadStatistics",
+    "OffloadingClient",
     "RTree",
     "RTreeClient",
+    "SearchReport",
     "ServiceStats",
     "SnapshotError",
     "TreeCollector",

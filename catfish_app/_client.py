@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -21,6 +21,8 @@ from catfish_app._wire import Op, ReplyError, ServiceStats
 __all__ = ["BusyError", "IdPieces", "RTreeClient"]
 
 T = TypeVar("T")
+Mode = Literal["adaptive", "server", "client"]
+"""Who searches."""
 Rect = Sequence[float] | Floats
 """xmin, ymin, xmax, ymax."""
 
@@ -59,6 +61,12 @@ def _distrust(error: ReplyError) -> l5.RemoteProtocolError:
     return l5.RemoteProtocolError(f"the server's answer makes no sense: {error}")
 
 
+def check_k(k: int) -> None:
+    """Raise `ValueError` for so many that nobody can ask for them."""
+    if not 0 <= k <= NEAREST_MAX:
+        raise ValueError(f"k is {k}; it must be from 0 to {NEAREST_MAX}")
+
+
 def _bad_rect(rect: Any) -> ValueError:
     return ValueError(f"a rectangle is four numbers (xmin, ymin, xmax, ymax), not {rect!r}")
 
@@ -78,10 +86,29 @@ class RTreeClient:
         self.connection = connection
         self._request: Callable[[bytes], Awaitable[bytes]] = connection.request
 
-    @classmethod
-    async def connect(cls, url: str, **options: Any) -> Self:
-        """Connect to a server; options as for `l5.connect`, errors too."""
-        return cls(await l5.connect(url, **options))
+    @staticmethod
+    async def connect(
+        url: str,
+        *,
+        mode: Mode = "server",
+        policy: l5.OffloadPolicy | None = None,
+        **options: Any,
+    ) -> RTreeClient:
+        """Connect to a server; options as for `l5.connect`, errors too.
+
+        `mode` says who searches: the ``"server"``; the ``"client"``, in the server's memory; or
+        ``"adaptive"``, whoever has time, as `policy` decides: see `OffloadingClient`.
+        """
+        from catfish_app._offloading import OffloadingClient, check_mode
+
+        check_mode(mode)
+        connection = await l5.connect(url, **options)
+        if mode == "server":
+            return RTreeClient(connection)
+        client = OffloadingClient(connection, mode=mode, policy=policy)
+        if mode == "client":
+            await client.open()  # so that the reason is told at once
+        return client
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -174,8 +201,7 @@ class RTreeClient:
         Nearest first; distance is between the closest points, 0 for what overlaps; equal distances
         come in order of id.
         """
-        if not 0 <= k <= NEAREST_MAX:
-            raise ValueError(f"k is {k}; it must be from 0 to {NEAREST_MAX}")
+        check_k(k)
         rect = (*where, *where) if len(where) == 2 else where
         reply = await self._ask(self._pack(_wire.head(Op.NEAREST, k), rect))
         ids, squares = _checked(lambda: _wire.unpack_nearest(reply, k))

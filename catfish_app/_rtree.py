@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+import l5
 from catfish_app import _snapshot
 from catfish_app._kernels import Tree, TreeFull, ffi, lib
 
@@ -43,9 +44,20 @@ class RTree(Tree):
     `capacity` rectangles always fit; memory is committed as it is used. A rectangle must be finite
     with min <= max, or ValueError tells what is wrong, and in which row. When the tree is full,
     inserting raises `TreeFull` and changes nothing. The same rectangle and id may be in it twice.
+
+    With `shared=True` the tree is in memory that other processes can read (`region`), all of it
+    committed at once; `serve_tree` then lets clients search it by themselves. `OSError` when there
+    is not so much.
     """
 
     __slots__ = ()
+
+    def __new__(cls, capacity: int = 1_000_000, *, shared: bool = False) -> Self:
+        """Make an empty tree."""
+        if not shared or capacity < 1:
+            return super().__new__(cls, capacity)
+        size_bytes = lib.rt_arena_bytes(lib.rt_nodes_for(capacity))
+        return super().__new__(cls, capacity, l5.Region.create(size_bytes))
 
     @classmethod
     def bulk(
@@ -55,6 +67,7 @@ class RTree(Tree):
         *,
         capacity: int | None = None,
         fill: float = 1.0,
+        shared: bool = False,
     ) -> Self:
         """Build a packed tree of n x 4 rectangles; ids are the row numbers unless given.
 
@@ -65,7 +78,7 @@ class RTree(Tree):
             raise ValueError(f"fill is {fill}; it must be from 0.75 to 1")
         rows = _rects(rects)
         numbers = _ids(ids, len(rows))
-        tree = cls(capacity=max(capacity or 1, len(rows), 1))
+        tree = cls(capacity=max(capacity or 1, len(rows), 1), shared=shared)
         bad_row = ffi.new("size_t *")
         error = lib.rt_bulk_load(
             tree._handle, _doubles(rows), _numbers(numbers), len(rows), fill, bad_row
@@ -74,14 +87,20 @@ class RTree(Tree):
         return tree
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, capacity: int | None = None) -> Self:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        capacity: int | None = None,
+        shared: bool = False,
+    ) -> Self:
         """Read a tree that `save` wrote; it has room for as many rectangles as that one had.
 
         `capacity` makes that more. Every byte is checked: `SnapshotError` (or an OSError) says what
         is wrong with the file, which may come from anywhere.
         """
         with _snapshot.Reader(path) as reader:
-            tree = cls(capacity=max(capacity or 1, reader.capacity))
+            tree = cls(capacity=max(capacity or 1, reader.capacity), shared=shared)
             reader.read_into(tree._handle)
         return tree
 
@@ -114,32 +133,7 @@ class RTree(Tree):
 
         The ids of query i are ids[offsets[i]:offsets[i + 1]]. Queries may be infinite.
         """
-        rows = _rects(queries, "queries")
-        offsets: Ids = np.zeros(len(rows) + 1, dtype=np.uint64)
-        ids: Ids = np.empty(max(1024, 4 * len(rows)), dtype=np.uint64)
-        done = ffi.new("size_t *")
-        first = 0
-        while True:
-            used = int(offsets[first])
-            part = offsets[first:]
-            error = lib.rt_search_many(
-                self._handle,
-                _doubles(rows[first:]),
-                len(rows) - first,
-                _numbers(part),
-                _numbers(ids[used:]),
-                len(ids) - used,
-                done,
-            )
-            part[: done[0] + 1] += np.uint64(used)
-            first += done[0]
-            if error != -errno.ENOBUFS:
-                break
-            ids = _enlarged(ids, int(offsets[first]), first, len(rows))
-        _raise_for_query(error, rows, first)
-        return offsets, ids[: int(offsets[-1])].copy() if len(ids) > 2 * int(offsets[-1]) else (
-            ids[: int(offsets[-1])]
-        )
+        return _search_many(lib.rt_search_many, self._handle, queries)
 
     @overload
     def nearest(self, x: float, y: float, /, *, k: int = 1) -> list[int]: ...
@@ -215,6 +209,36 @@ class RTree(Tree):
     @property
     def _handle(self) -> Any:
         return ffi.cast("struct rtree *", self.address)
+
+
+def _search_many(search: Any, handle: Any, queries: npt.ArrayLike) -> tuple[Ids, Ids]:
+    """Call `rt_search_many`, or what has its form, until there is room for all."""
+    rows = _rects(queries, "queries")
+    offsets: Ids = np.zeros(len(rows) + 1, dtype=np.uint64)
+    ids: Ids = np.empty(max(1024, 4 * len(rows)), dtype=np.uint64)
+    done = ffi.new("size_t *")
+    first = 0
+    while True:
+        used = int(offsets[first])
+        part = offsets[first:]
+        error = search(
+            handle,
+            _doubles(rows[first:]),
+            len(rows) - first,
+            _numbers(part),
+            _numbers(ids[used:]),
+            len(ids) - used,
+            done,
+        )
+        part[: done[0] + 1] += np.uint64(used)
+        first += done[0]
+        if error != -errno.ENOBUFS:
+            break
+        ids = _enlarged(ids, int(offsets[first]), first, len(rows))
+    _raise_for_query(error, rows, first)
+    return offsets, ids[: int(offsets[-1])].copy() if len(ids) > 2 * int(offsets[-1]) else (
+        ids[: int(offsets[-1])]
+    )
 
 
 def _rects(rects: npt.ArrayLike, what: str = "rectangles") -> Floats:

@@ -15,6 +15,7 @@ import attrs
 
 import l5
 from catfish_app import _wire
+from catfish_app._direct import REGION_NAME
 from catfish_app._handler import TreeHandler
 from catfish_app._kernels import ffi, lib
 from catfish_app._rtree import RTree
@@ -130,13 +131,16 @@ async def serve_tree(
     do: ``"poll"`` spins, ``"event"`` sleeps, ``"adaptive"`` spins for `spin_us` and then sleeps.
     With ``python=True``, or where native services cannot be had, Python answers in the event loop.
     Other options, and the errors, are those of `l5.serve`. Leaving the block lets running requests
-    finish. The tree may be used meanwhile by this process too.
+    finish. The tree may be used meanwhile by this process too. One that is in shared memory
+    (``RTree(shared=True)``) is exported, read-only, so that clients can search it by themselves.
     """
     native = None if python else _native_tree(tree, workers, mode, spin_us)
     handler = TreeHandler(tree) if native is None else None
     answering = handler or (native and native.service)
     assert answering is not None
     async with l5.serve(answering, *urls, **options) as server:
+        if tree.region is not None:
+            server.export(REGION_NAME, tree.region)
         served = TreeServer(tree, server, native, handler)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(served.keep_reporting)

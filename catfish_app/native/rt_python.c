@@ -17,6 +17,8 @@ static PyObject *TreeFull;
 typedef struct {
     PyObject_HEAD
     struct rtree *tree;
+    PyObject *region; /* whose memory the tree is in, or NULL */
+    Py_buffer memory;
 } Tree;
 
 static int as_double(PyObject *object, double *value)
@@ -244,20 +246,35 @@ static PyObject *Tree_nearest_to(Tree *self, PyObject *const *args, Py_ssize_t n
     return nearest_of(self, rect, (size_t)k);
 }
 
+/* Put the tree into the memory of an l5.Region, which it keeps. */
+static int create_in_region(Tree *self, PyObject *region)
+{
+    PyObject *view = PyObject_GetAttrString(region, "view");
+    int got = view ? PyObject_GetBuffer(view, &self->memory, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) : -1;
+    Py_XDECREF(view);
+    if (got < 0)
+        return -EINVAL;
+    self->region = Py_NewRef(region);
+    return rt_create_in(&self->tree, self->memory.buf, (size_t)self->memory.len);
+}
+
 static PyObject *Tree_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"capacity", NULL};
+    static char *names[] = {"capacity", "region", NULL};
+    PyObject *region = Py_None;
     unsigned long long capacity = 1000000;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|K:RTree", names, &capacity))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|KO:RTree", names, &capacity, &region))
         return NULL;
     uint32_t nodes = rt_nodes_for(capacity);
     if (capacity == 0 || nodes == RT_MAX_NODES)
         return PyErr_Format(PyExc_ValueError, "capacity is %llu; it must be from 1 to about 9,000,000,000 rectangles", capacity);
     Tree *self = (Tree *)type->tp_alloc(type, 0);
-    int error = self ? rt_create(&self->tree, nodes) : 0;
+    int error = !self ? 0 : region == Py_None ? rt_create(&self->tree, nodes) : create_in_region(self, region);
     if (error) {
         self->tree = NULL;
         Py_DECREF(self);
+        if (PyErr_Occurred())
+            return NULL;
         errno = -error;
         PyErr_Format(PyExc_OSError, "no tree for %llu rectangles: %s (kernels: CATFISH_KERNEL)", capacity, strerror(-error));
         return NULL;
@@ -269,6 +286,9 @@ static void Tree_dealloc(Tree *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     rt_destroy(self->tree);
+    if (self->region)
+        PyBuffer_Release(&self->memory);
+    Py_XDECREF(self->region);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
 }
@@ -282,6 +302,12 @@ static PyObject *Tree_address(Tree *self, void *unused)
 {
     (void)unused;
     return PyLong_FromVoidPtr(self->tree);
+}
+
+static PyObject *Tree_region(Tree *self, void *unused)
+{
+    (void)unused;
+    return Py_NewRef(self->region ? self->region : Py_None);
 }
 
 static PyMethodDef Tree_methods[] = {
@@ -305,6 +331,7 @@ static PyMethodDef Tree_methods[] = {
 
 static PyGetSetDef Tree_properties[] = {
     {"address", (getter)Tree_address, NULL, "Address of the struct rtree, for other C code; valid as long as this object.", NULL},
+    {"region", (getter)Tree_region, NULL, "The l5.Region that the tree is in, or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

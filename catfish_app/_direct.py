@@ -1,0 +1,331 @@
+"""Searching a served tree in its server's memory, without the server.
+
+`open_tree` opens the region that `serve_tree` exports. Where it is mapped, C searches it in place
+(`native/rt_foreign.h`: no copy, no lock, no system call); elsewhere a state machine in C says which
+nodes it wants (`native/rt_walk.h`) and `RemoteRegion.read_each` fetches them, many at a time.
+Either way nothing that is read is trusted, and what is found is what the server would have found;
+`Disturbed` says that writers left no time for it, and the server is to be asked.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any, Protocol
+
+import anyio
+import anyio.lowlevel
+import numpy as np
+import numpy.typing as npt
+
+import l5
+from catfish_app import _wire
+from catfish_app._kernels import ffi, lib
+from catfish_app._rtree import Floats, Ids, _explain, _rects, _search_many
+
+REGION_NAME = "rtree"
+CACHE_NODES = 8192
+"""Inner nodes that a client remembers, of 1 KiB each, where it reads copies."""
+WINDOW = 64
+"""Reads under way at a time, of one search."""
+SEARCHES_AT_ONCE = 16
+TRIES = 16
+PAUSE_MAX_S = 0.005
+SPANS = 64
+ROOM_IDS = 1024
+TURN = 64
+"""So many searches of mapped memory, which never wait, before the event loop has a turn."""
+
+_RECT = struct.Struct("=4d")
+
+
+class Disturbed(Exception):
+    """Writers disturbed the search so often that the server is to be asked."""
+
+
+class DirectTree(Protocol):
+    """A served tree that this process reads; all raise `Disturbed`, or what `l5` has to say."""
+
+    region: l5.abc.RemoteRegion
+    retries: int
+    """Attempts in vain, of all searches."""
+    reads: int
+    """Reads of the last search that had to wait for each other, more or less."""
+
+    async def search(self, rect: Sequence[float] | Floats) -> Ids: ...
+
+    async def count(self, rect: Sequence[float] | Floats) -> int: ...
+
+    async def nearest(self, rect: Sequence[float] | Floats, k: int) -> tuple[Ids, Floats]: ...
+
+    async def search_many(self, rects: npt.ArrayLike) -> tuple[Ids, Ids]: ...
+
+
+async def open_tree(connection: l5.Connection) -> DirectTree:
+    """Open the tree in its server's memory.
+
+    Raises `l5.RemoteAccessError` when the server offers none, `l5.RemoteProtocolError` when what it
+    offers is none, and what `l5.Connection.open_region` raises.
+    """
+    region = await connection.open_region(REGION_NAME)
+    try:
+        mapping = region.mapping
+        if mapping is not None:
+            return MappedTree(region, mapping)
+        return WalkedTree(region, await region.read(0, lib.RT_REMOTE_HEAD_BYTES))
+    except BaseException:
+        await region.aclose()
+        raise
+
+
+def _is_no_tree(what: str) -> l5.RemoteProtocolError:
+    return l5.RemoteProtocolError(
+        f"the server's memory makes no sense: {what}; is it of another version?"
+    )
+
+
+def _check_opened(error: int) -> None:
+    if error == -errno.EILSEQ:
+        raise _is_no_tree("it holds no tree that this client can read")
+    if error:
+        raise OSError(-error, f"no tree: {errno.errorcode.get(-error, error)}")
+
+
+def _raise(error: int, rect: Any, *, query: bool = True) -> None:
+    """Say what the C code has found wrong."""
+    if error == -errno.EAGAIN:
+        raise Disturbed
+    if error == -errno.EILSEQ:
+        raise _is_no_tree("its tree is damaged")
+    if error == -errno.EINVAL:
+        kind = "query" if query else "rectangle"
+        reason = _explain(np.array(rect, np.float64), query=query)
+        raise ValueError(f"not a valid {kind}: {reason}")
+    if error:
+        raise OSError(-error, f"the search failed: {errno.errorcode.get(-error, error)}")
+
+
+class MappedTree:
+    """The tree in memory that is mapped here."""
+
+    reads = 0
+
+    def __init__(self, region: l5.abc.RemoteRegion, mapping: memoryview) -> None:
+        self.region = region
+        made = ffi.new("struct rt_foreign **")
+        memory = ffi.from_buffer(mapping)  # it stays mapped as long as this does
+        _check_opened(lib.rt_foreign_open(made, memory, len(mapping)))
+        self._memory = memory
+        self._tree = ffi.gc(made[0], lib.rt_foreign_close)
+        self._rect = bytearray(_RECT.size)
+        self._query = ffi.from_buffer("double[]", self._rect)
+        self._total = ffi.new("size_t *")
+        self._number = ffi.new("uint64_t *")
+        self._ids = ffi.new("uint64_t[]", ROOM_IDS)
+        self._room = ROOM_IDS
+        self._turn = TURN
+
+    @property
+    def retries(self) -> int:
+        """Attempts that a writer disturbed."""
+        return int(lib.rt_foreign_retries(self._tree))
+
+    async def _begin(self, rect: Sequence[float] | Floats) -> None:
+        self._turn -= 1
+        if not self._turn:
+            self._turn = TURN
+            await anyio.lowlevel.checkpoint()
+        if self.region.closed:
+            await self.region.read(0, 8)  # raises, with the reason
+        _RECT.pack_into(self._rect, 0, *rect)
+
+    async def search(self, rect: Sequence[float] | Floats) -> Ids:
+        """Return the ids of all rectangles that meet this one."""
+        await self._begin(rect)
+        while True:
+            error = lib.rt_foreign_search(
+                self._tree, self._query, self._ids, self._room, self._total
+            )
+            if error:
+                _raise(error, rect)
+            total = self._total[0]
+            if total <= self._room:
+                return np.frombuffer(ffi.buffer(self._ids, total * 8)[:], _wire.U64)
+            self._room = total + total // 8
+            self._ids = ffi.new("uint64_t[]", self._room)
+
+    async def count(self, rect: Sequence[float] | Floats) -> int:
+        """Return how many rectangles meet this one."""
+        await self._begin(rect)
+        error = lib.rt_foreign_count(self._tree, self._query, self._number)
+        if error:
+            _raise(error, rect)
+        return int(self._number[0])
+
+    async def nearest(self, rect: Sequence[float] | Floats, k: int) -> tuple[Ids, Floats]:
+        """Return the ids of the k nearest entries and their squared distances."""
+        await self._begin(rect)
+        k = min(k, int(lib.rt_foreign_size(self._tree)))
+        ids, squares = np.empty(k, _wire.U64), np.empty(k, _wire.F64)
+        error = lib.rt_foreign_nearest(
+            self._tree,
+            self._query,
+            k,
+            ffi.cast("uint64_t *", ids.ctypes.data),
+            ffi.cast("double *", squares.ctypes.data),
+            self._total,
+        )
+        if error:
+            _raise(error, rect, query=False)
+        found = self._total[0]
+        return ids[:found], squares[:found]
+
+    async def search_many(self, rects: npt.ArrayLike) -> tuple[Ids, Ids]:
+        """Search n x 4 rectangles; return (offsets, ids)."""
+        await self._begin((0, 0, 0, 0))
+        try:
+            return _search_many(lib.rt_foreign_search_many, self._tree, rects)
+        except OSError as error:
+            _raise(-(error.errno or errno.EIO), rects)
+            raise
+
+
+class WalkedTree:
+    """The tree in memory that is read from elsewhere."""
+
+    def __init__(self, region: l5.abc.RemoteRegion, head: bytes) -> None:
+        self.region = region
+        self.reads = 0
+        made = ffi.new("struct rt_remote **")
+        _check_opened(lib.rt_remote_open(made, head, len(head), region.size_bytes, CACHE_NODES))
+        self._remote = ffi.gc(made[0], lib.rt_remote_close)
+        self._idle: list[Any] = []
+        self._spans = ffi.new("uint64_t[]", 2 * SPANS)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What has been read since it was opened: see `struct rt_walk_counts`."""
+        raw = ffi.new("struct rt_walk_counts *")
+        lib.rt_remote_counts(self._remote, raw)
+        names = ("walks", "pages", "words", "cached", "torn", "retries")
+        return {name: getattr(raw, name) for name in names}
+
+    @property
+    def retries(self) -> int:
+        """Attempts in vain."""
+        return self.counts["retries"]
+
+    def _new_walk(self) -> tuple[Any, Any]:
+        made = ffi.new("struct rt_walk **")
+        _check_opened(lib.rt_walk_create(made, self._remote))
+        return ffi.gc(made[0], lib.rt_walk_destroy), self._remote
+
+    def _wanted(self, walk: Any) -> list[tuple[int, int]]:
+        spans: list[tuple[int, int]] = []
+        while True:
+            count = lib.rt_walk_want(walk, self._spans, SPANS)
+            flat = ffi.unpack(self._spans, 2 * count) if count else []
+            spans += zip(flat[::2], flat[1::2], strict=True)
+            if count < SPANS:
+                return spans
+
+    async def _read(self, walk: Any) -> None:
+        """Serve a walk until it is over."""
+        rounds = 0
+
+        def take(offset: int, data: bytes) -> list[tuple[int, int]]:
+            nonlocal rounds
+            error = lib.rt_walk_got(walk, offset, data, len(data))
+            if error:
+                raise OSError(-error, f"the search failed: {errno.errorcode.get(-error, error)}")
+            more = self._wanted(walk)
+            rounds += bool(more)
+            return more
+
+        spans = self._wanted(walk)
+        while spans:
+            await self.region.read_each(spans, take, window=WINDOW)
+            spans = self._wanted(walk)
+        self.reads = rounds + 1
+
+    async def _walk(self, walk: Any, kind: int, rect: Sequence[float] | Floats, k: int = 0) -> None:
+        query = ffi.new("double[4]", [float(side) for side in rect])
+        nearest = kind == lib.RT_WALK_NEAREST
+        error = lib.rt_walk_begin(walk, kind, query, k, int(monotonic()))
+        if error:
+            _raise(error, rect, query=not nearest)
+        for tries in range(TRIES):
+            await self._read(walk)
+            outcome = lib.rt_walk_outcome(walk)
+            if outcome != -errno.EAGAIN:
+                break
+            if tries:
+                await anyio.sleep(min(PAUSE_MAX_S, 50e-6 * 2**tries))
+            _check_opened(lib.rt_walk_again(walk))
+        else:
+            raise Disturbed
+        if outcome:
+            _raise(outcome, rect)
+
+    async def _found(
+        self, kind: int, rect: Sequence[float] | Floats, k: int = 0
+    ) -> tuple[int, bytes, bytes]:
+        """Walk; return how many were found, their ids, and squared distances."""
+        pair = self._idle.pop() if self._idle else self._new_walk()
+        walk = pair[0]
+        try:
+            await self._walk(walk, kind, rect, k)
+            total = lib.rt_walk_total(walk)
+            ids = squares = b""
+            if kind != lib.RT_WALK_COUNT and total:
+                ids = ffi.buffer(lib.rt_walk_ids(walk), total * 8)[:]
+            if kind == lib.RT_WALK_NEAREST and total:
+                squares = ffi.buffer(lib.rt_walk_distances2(walk), total * 8)[:]
+            return total, ids, squares
+        finally:
+            self._idle.append(pair)
+
+    async def search(self, rect: Sequence[float] | Floats) -> Ids:
+        """Return the ids of all rectangles that meet this one."""
+        _, ids, _ = await self._found(lib.RT_WALK_SEARCH, rect)
+        return np.frombuffer(ids, _wire.U64)
+
+    async def count(self, rect: Sequence[float] | Floats) -> int:
+        """Return how many rectangles meet this one."""
+        total, _, _ = await self._found(lib.RT_WALK_COUNT, rect)
+        return total
+
+    async def nearest(self, rect: Sequence[float] | Floats, k: int) -> tuple[Ids, Floats]:
+        """Return the ids of the k nearest entries and their squared distances."""
+        _, ids, squares = await self._found(lib.RT_WALK_NEAREST, rect, k)
+        return np.frombuffer(ids, _wire.U64), np.frombuffer(squares, _wire.F64)
+
+    async def search_many(self, rects: npt.ArrayLike) -> tuple[Ids, Ids]:
+        """Search n x 4 rectangles, some at a time; return (offsets, ids)."""
+        rows = _rects(rects, "queries")
+        good = (rows[:, :2] <= rows[:, 2:]).all(axis=1)  # false for NaN
+        if not good.all():
+            row = int(np.argmin(good))
+            raise ValueError(f"row {row}: not a valid query: {_explain(rows[row], query=True)}")
+        found: list[Ids] = [np.empty(0, _wire.U64)] * len(rows)
+        numbers = iter(range(len(rows)))
+        failures: list[Exception] = []
+
+        async def work() -> None:
+            try:
+                for number in numbers:
+                    found[number] = await self.search(rows[number])
+            except Exception as error:  # the first is raised below, by itself
+                failures.append(error)
+                tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(min(SEARCHES_AT_ONCE, len(rows))):
+                tasks.start_soon(work)
+        if failures:
+            raise failures[0]
+        offsets = np.zeros(len(rows) + 1, np.uint64)
+        np.cumsum([len(ids) for ids in found], out=offsets[1:])
+        return offsets, _wire.join_ids(found)
