@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 import l5
 from catfish_app import _wire
-from catfish_app._kernels import TreeFull
+from catfish_app._pieces import BusyError, IdPieces, distrust, translated
 from catfish_app._rtree import Floats, Ids, _ids, _rects
 from catfish_app._wire import Op, ReplyError, ServiceStats
 
@@ -36,29 +36,6 @@ _INSERT = _wire.head(Op.INSERT)
 _pack_rect = _wire.HEAD_RECT.pack
 _frombuffer = np.frombuffer
 _U64 = _wire.U64
-
-
-class BusyError(l5.L5Error):
-    """The server runs another load; try again when that has ended."""
-
-
-_REMOTE_ERRORS: dict[str, type[Exception]] = {
-    "ValueError": ValueError,
-    "TreeFull": TreeFull,
-    "IndexError": IndexError,
-    "UnknownLoad": LookupError,
-    "BusyError": BusyError,
-}
-
-
-def _translated(error: l5.RequestFailed) -> Exception:
-    """Return what the server's error is in Python."""
-    kind = _REMOTE_ERRORS.get(error.remote_type)
-    return error if kind is None else kind(error.remote_message)
-
-
-def _distrust(error: ReplyError) -> l5.RemoteProtocolError:
-    return l5.RemoteProtocolError(f"the server's answer makes no sense: {error}")
 
 
 def check_k(k: int) -> None:
@@ -138,11 +115,11 @@ class RTreeClient:
         try:
             reply = await self._request(_pack_rect(_SEARCH, *rect))
         except l5.RequestFailed as error:
-            raise _translated(error) from None
+            raise translated(error) from None
         except (struct.error, TypeError):
             raise _bad_rect(rect) from None
         if len(reply) & 7:
-            raise _distrust(ReplyError(f"{len(reply)} bytes where ids of 8 bytes each belong"))
+            raise distrust(ReplyError(f"{len(reply)} bytes where ids of 8 bytes each belong"))
         return _frombuffer(reply, _U64)
 
     def search_iter(self, rect: Rect) -> IdPieces:
@@ -330,7 +307,7 @@ class RTreeClient:
         try:
             return await self._request(request)
         except l5.RequestFailed as error:
-            raise _translated(error) from None
+            raise translated(error) from None
 
     @staticmethod
     def _pack(head: int, rect: Rect) -> bytes:
@@ -338,46 +315,6 @@ class RTreeClient:
             return _pack_rect(head, *rect)
         except (struct.error, TypeError):
             raise _bad_rect(rect) from None
-
-
-class IdPieces:
-    """The answer to one search, in pieces; see `RTreeClient.search_iter`."""
-
-    def __init__(self, connection: l5.Connection, request: bytes) -> None:
-        self._stream = connection.request_stream(request)
-        self._rest = b""
-
-    async def __aenter__(self) -> Self:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._stream.__aexit__(exc_type, exc_value, traceback)
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Ids:
-        while True:
-            try:
-                piece = await self._stream.__anext__()
-            except l5.RequestFailed as error:
-                raise _translated(error) from None
-            except StopAsyncIteration:
-                if self._rest:
-                    raise _distrust(ReplyError("it ends within an id")) from None
-                raise
-            # Pieces end where ids do, unless the two ends agreed on segments of an odd size.
-            piece = self._rest + piece if self._rest else piece
-            whole = len(piece) & ~7
-            self._rest = piece[whole:]
-            if whole:
-                return np.frombuffer(piece, _U64, whole >> 3)
 
 
 def _plain(op: Op, argument: int = 0) -> bytes:
@@ -392,14 +329,14 @@ def _table(rects: npt.ArrayLike, ids: npt.ArrayLike | None) -> tuple[Floats, Ids
 
 def _no_answer(reply: bytes) -> None:
     if reply:
-        raise _distrust(ReplyError(f"{len(reply)} bytes where nothing belongs"))
+        raise distrust(ReplyError(f"{len(reply)} bytes where nothing belongs"))
 
 
 def _checked(unpack: Callable[[], T]) -> T:
     try:
         return unpack()
     except ReplyError as error:
-        raise _distrust(error) from None
+        raise distrust(error) from None
 
 
 def _bad_row(rect: Any, id: Any) -> ValueError:

@@ -49,10 +49,13 @@ class DirectTree(Protocol):
     """A served tree that this process reads; all raise `Disturbed`, or what `l5` has to say."""
 
     region: l5.abc.RemoteRegion
-    retries: int
-    """Attempts in vain, of all searches."""
     reads: int
     """Reads of the last search that had to wait for each other, more or less."""
+
+    @property
+    def retries(self) -> int:
+        """Attempts in vain, of all searches."""
+        ...
 
     async def search(self, rect: Sequence[float] | Floats) -> Ids: ...
 
@@ -226,7 +229,7 @@ class WalkedTree:
         spans: list[tuple[int, int]] = []
         while True:
             count = lib.rt_walk_want(walk, self._spans, SPANS)
-            flat = ffi.unpack(self._spans, 2 * count) if count else []
+            flat: list[int] = ffi.unpack(self._spans, 2 * count) if count else []
             spans += zip(flat[::2], flat[1::2], strict=True)
             if count < SPANS:
                 return spans
