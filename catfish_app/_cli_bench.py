@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from catfish_app._cli_run import Json, Token, Url, run
+from catfish_app._cli_run import By, Json, SearchMode, Token, Url, run
 from catfish_app._client import RTreeClient
 from catfish_app._measure import EDGE_MAX, EDGE_MIN, make_windows, measure
 
@@ -22,6 +22,7 @@ def bench(
         float | None,
         typer.Option(min=0, help="Edge of the windows as a share of the extent (mixed if none)."),
     ] = None,
+    mode: By = SearchMode.server,
     token: Token = None,
     as_json: Json = False,
 ) -> None:
@@ -29,7 +30,7 @@ def bench(
     edges = (EDGE_MIN, EDGE_MAX) if edge is None else (edge or 1e-12, edge or 1e-12)
 
     async def main() -> dict[str, Any]:
-        async with await RTreeClient.connect(url, token=token) as tree:
+        async with await RTreeClient.connect(url, mode=mode.value, token=token) as tree:
             bounds = await tree.bounds()
             if bounds is None:
                 raise LookupError("the tree is empty: there is nothing to search (catfish load)")

@@ -10,7 +10,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from catfish_app._cli_run import Json, Token, Url, parse_numbers, progress_bar, read, run
+from catfish_app._cli_run import (
+    By,
+    Json,
+    SearchMode,
+    Token,
+    Url,
+    parse_numbers,
+    progress_bar,
+    read,
+    run,
+)
 from catfish_app._client import RTreeClient
 
 Box = Annotated[str, typer.Option("--bbox", help="xmin,ymin,xmax,ymax", metavar="X0,Y0,X1,Y1")]
@@ -48,13 +58,18 @@ def load(
 
 
 def search(
-    url: Url, bbox: Box, limit: Limit = 20, token: Token = None, as_json: Json = False
+    url: Url,
+    bbox: Box,
+    limit: Limit = 20,
+    mode: By = SearchMode.server,
+    token: Token = None,
+    as_json: Json = False,
 ) -> None:
     """Print the ids of all rectangles that meet a box."""
     rect = parse_numbers(bbox, (4,), "--bbox")
 
     async def main() -> list[int]:
-        async with await RTreeClient.connect(url, token=token) as tree:
+        async with await RTreeClient.connect(url, mode=mode.value, token=token) as tree:
             return sorted((await tree.search(rect)).tolist())
 
     ids = run(main)
@@ -69,6 +84,7 @@ def nearest(
     url: Url,
     point: Annotated[str, typer.Option("--to", help="x,y or a box", metavar="X,Y")],
     k: Annotated[int, typer.Option("-k", min=1, help="How many.")] = 1,
+    mode: By = SearchMode.server,
     token: Token = None,
     as_json: Json = False,
 ) -> None:
@@ -76,7 +92,7 @@ def nearest(
     where = parse_numbers(point, (2, 4), "--to")
 
     async def main() -> list[dict[str, Any]]:
-        async with await RTreeClient.connect(url, token=token) as tree:
+        async with await RTreeClient.connect(url, mode=mode.value, token=token) as tree:
             ids, distances = await tree.nearest(where, k)
             pairs = zip(ids.tolist(), distances.tolist(), strict=True)
             return [{"id": id, "distance": distance} for id, distance in pairs]
@@ -85,12 +101,18 @@ def nearest(
     _print(as_json, found, "\n".join(f"{hit['id']}  {hit['distance']:g}" for hit in found))
 
 
-def count(url: Url, bbox: Box, token: Token = None, as_json: Json = False) -> None:
+def count(
+    url: Url,
+    bbox: Box,
+    mode: By = SearchMode.server,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
     """Print how many rectangles meet a box."""
     rect = parse_numbers(bbox, (4,), "--bbox")
 
     async def main() -> int:
-        async with await RTreeClient.connect(url, token=token) as tree:
+        async with await RTreeClient.connect(url, mode=mode.value, token=token) as tree:
             return await tree.count(rect)
 
     found = run(main)

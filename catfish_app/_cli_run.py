@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import anyio
@@ -20,8 +21,21 @@ from catfish_app._snapshot import SnapshotError
 T = TypeVar("T")
 USAGE_STATUS = 2
 
+
+class SearchMode(StrEnum):
+    """Who searches."""
+
+    server = "server"
+    client = "client"
+    adaptive = "adaptive"
+
+
 Token = Annotated[str | None, typer.Option(envvar="L5_TOKEN", help="Better given in L5_TOKEN.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+By = Annotated[
+    SearchMode,
+    typer.Option("--mode", help="Who searches: the server, this client, or whoever has time."),
+]
 Url = Annotated[str, typer.Argument(help="Such as l5+unix:///run/tree.sock or l5://host:7471.")]
 
 _SAID = (

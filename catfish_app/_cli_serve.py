@@ -45,6 +45,9 @@ def serve(
         Mode, typer.Option(help="Idle workers spin, sleep, or spin a little and then sleep.")
     ] = Mode.adaptive,
     python: Annotated[bool, typer.Option(help="Answer in Python, without C workers.")] = False,
+    share: Annotated[
+        bool, typer.Option(help="Let clients search the tree by themselves (commits its memory).")
+    ] = False,
     snapshot: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Begin with this file if it is there; keep it current."),
@@ -78,7 +81,7 @@ def serve(
         "insecure": insecure,
     }
     report = _JsonReport() if as_json else _Report()
-    plan = _Plan(urls, options, source, layer, capacity, snapshot, every, http, metrics)
+    plan = _Plan(urls, options, source, layer, capacity, share, snapshot, every, http, metrics)
     run(lambda: _serve(plan, report))
 
 
@@ -92,6 +95,7 @@ class _Plan:
     source: str | None
     layer: str | None
     capacity: int
+    share: bool
     snapshot: str | None
     every_s: float
     http: str | None
@@ -151,15 +155,15 @@ class _JsonReport(_Report):
 def make_tree(plan: _Plan, console: Console) -> RTree:
     """Build the tree that is to be served."""
     if plan.snapshot is not None and os.path.exists(plan.snapshot):
-        tree = RTree.open(plan.snapshot, capacity=plan.capacity)
+        tree = RTree.open(plan.snapshot, capacity=plan.capacity, shared=plan.share)
         instead = "" if plan.source is None else f" ({plan.source} is not loaded again)"
         console.print(f"{plan.snapshot}: {len(tree):,} rectangles{instead}", soft_wrap=True)
         return tree
     if plan.source is None:
-        return RTree(capacity=plan.capacity)
+        return RTree(capacity=plan.capacity, shared=plan.share)
     table = read(plan.source, plan.layer, console)
     with console.status("indexing"):
-        return RTree.bulk(table.rects, table.ids, capacity=plan.capacity)
+        return RTree.bulk(table.rects, table.ids, capacity=plan.capacity, shared=plan.share)
 
 
 async def _serve(plan: _Plan, report: _Report) -> None:

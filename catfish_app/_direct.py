@@ -254,7 +254,7 @@ class WalkedTree:
         self.reads = rounds + 1
 
     async def _walk(self, walk: Any, kind: int, rect: Sequence[float] | Floats, k: int = 0) -> None:
-        query = ffi.new("double[4]", [float(side) for side in rect])
+        query = ffi.from_buffer("double[]", _RECT.pack(*rect))
         nearest = kind == lib.RT_WALK_NEAREST
         error = lib.rt_walk_begin(walk, kind, query, k, int(monotonic()))
         if error:

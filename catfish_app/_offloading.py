@@ -7,6 +7,7 @@ otherwise), which hears the server's heartbeats and how long searches took.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -194,8 +195,8 @@ class OffloadingClient(RTreeClient):
             self._disturbed += 1
             self._last = (_SERVER, 0.0, tree.retries - before, True)
             return None
-        except (TypeError, OverflowError) as error:
-            raise _bad_rect(rect) from error
+        except (struct.error, TypeError):
+            raise _bad_rect(rect) from None
         except l5.RemoteAccessError as error:
             self._lose(error)
             self._last = None
