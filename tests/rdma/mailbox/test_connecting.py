@@ -13,6 +13,7 @@ import l5
 import l5.blocking
 from l5.rdma import _devices, _simulated
 from l5.rdma._simulated import Fabric, Plan, SimulatedBackend
+from tests.native import _handlers
 
 pytestmark = pytest.mark.anyio
 
@@ -151,6 +152,21 @@ async def test_a_fork_leaves_the_parents_connection_alone() -> None:
             _, status = await anyio.to_thread.run_sync(os.waitpid, child, 0)
             assert os.waitstatus_to_exitcode(status) == 0
             assert await client.request(b"after") == b"after"
+
+
+async def test_native_services_and_regions_are_reached() -> None:
+    service = l5.NativeService(_handlers.address(), keep_alive=_handlers.library())
+    region = l5.Region.create(4096, write=True)
+    async with l5.serve(service, "l5+rdma://127.0.0.1:0") as server:
+        server.export("pages", region)
+        async with await l5.connect(server.urls[0]) as client:
+            assert client.transport == "rdma"
+            assert await client.request(b"echo") == b"echo"
+            with pytest.raises(l5.RequestFailed, match="nö such thing"):
+                await client.request(b"f")
+            remote = await client.open_region("pages")
+            await remote.write(64, b"written")
+            assert await remote.read(64, 7) == b"written"
 
 
 def test_threads_without_a_loop() -> None:
