@@ -305,3 +305,24 @@ class SendSlots:
     def take(self, count: int = 1, flags: int = 0) -> int: ...
     def done(self, count: int = 1) -> None: ...
     def close(self, reason: str, /) -> None: ...
+
+class ForeignPair:
+    def __init__(
+        self,
+        row: Any,
+        flag: Any,
+        row_quick: Buffer,
+        flag_quick: Buffer,
+        row_wr: Any,
+        row_sge: Any,
+        flag_wr: Any,
+        flag_sge: Any,
+        live: Any,
+        slowly: Callable[[int, int, int, int], None],
+        translate: Callable[[Exception], Exception],
+        has_immediate: bool,
+        /,
+    ) -> None: ...
+    def post(
+        self, length: int, row_flags: int = 0, flag_flags: int = 0, immediate: int = 0
+    ) -> None: ...

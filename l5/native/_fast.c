@@ -52,6 +52,7 @@ static const struct {
     {"VerbsReceive", &l5_VerbsReceiveType},
     {"VerbsCompletions", &l5_VerbsCompletionsType},
     {"SendSlots", &l5_SendSlotsType},
+    {"ForeignPair", &l5_ForeignPairType},
 };
 
 static struct PyModuleDef fast_module = {

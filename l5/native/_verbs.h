@@ -78,7 +78,7 @@ typedef struct {
 
 extern PyTypeObject l5_VerbsQueueType, l5_VerbsRegionType, l5_VerbsRequestType, l5_VerbsPairType;
 extern PyTypeObject l5_VerbsReadsType, l5_VerbsAtomicType, l5_VerbsReceiveType;
-extern PyTypeObject l5_VerbsCompletionsType, l5_SendSlotsType;
+extern PyTypeObject l5_VerbsCompletionsType, l5_SendSlotsType, l5_ForeignPairType;
 extern PyObject *l5_CompletionType; /* the class of completions: a subclass of tuple */
 extern unsigned int l5_forks;       /* how often this process's line was forked */
 

@@ -21,6 +21,7 @@ SOURCES = (
     *("service_wait.c", "service_worker.c"),
     *("verbs.c", "verbs_queue.c", "verbs_library.c"),
     *("_verbs.c", "_verbs_send.c", "_verbs_batch.c", "_verbs_poll.c", "_verbs_slots.c"),
+    "_verbs_foreign.c",
 )
 HEADERS = ("l5.h", "l5_service.h", "l5_mailbox.h", "verbs.h")
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import errno
 import weakref
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from .. import native
 from . import _constants as c
 from . import verbs
 from ._pyverbs_made import Made, Maker
 from ._values import to_network
+
+if TYPE_CHECKING:
+    from .._fast import ForeignPair
 
 LENGTH_MAX: Final = (1 << 31) - 1
 WITH_IMMEDIATE: Final = (c.OP_WRITE_WITH_IMM, c.OP_SEND_WITH_IMM)
@@ -45,6 +50,7 @@ class PyverbsRequest(verbs.SendRequest):
         self.has_immediate = opcode in WITH_IMMEDIATE
         self.room = 0  # bytes of the region from its address on; -1 if it is outside, or closed
         self.quick = 0  # ... of which so many need no further look, inline or not
+        self.limit = array("q", [0])  # the same, where C sees it
         self._inline_bytes = 0 if opcode == c.OP_READ else maker.inline_bytes
         region.users.add(self)
         self.rkey = rkey
@@ -93,11 +99,11 @@ class PyverbsRequest(verbs.SendRequest):
         end = region.address + region.length
         inside = region.address <= address <= end and not region.closed
         self.room = min(end - address, LENGTH_MAX) if inside else -1
-        self.quick = min(self.room, self._inline_bytes)
+        self.quick = self.limit[0] = min(self.room, self._inline_bytes)
 
     def region_closed(self) -> None:
         """Look at every post from now on: it will be refused."""
-        self.room = self.quick = -1
+        self.room = self.quick = self.limit[0] = -1
 
     def set_id(self, wr_id: int) -> None:
         """Name it."""
@@ -125,36 +131,29 @@ class PyverbsPair(verbs.RequestPair):
             self._chain = row.maker.send(row.opcode, row.region.lkey)
             self._chain.wr.next_wr = flag.made.wr
             row.maker.keep(self, (self._chain,))
-        else:
-            setattr(self, "post", self._quick_post())  # noqa: B010
+        elif native.available:
+            from .._fast import ForeignPair
 
-    def _quick_post(self) -> Callable[[int, int, int, int], None]:
-        """Return `post` as a function whose variables are at hand: it is half as long."""
+            setattr(self, "post", self._in_c(ForeignPair).post)  # noqa: B010
+
+    def _in_c(self, pair: type[ForeignPair]) -> ForeignPair:
+        """Return what posts both by one call into C, and asks us if there is more to it."""
         row, flag, slowly = self._row, self._flag, weakref.WeakMethod(self._post_slowly)
-        row_wr, row_sge = row.made.wr, row.made.sge
-        flag_wr, flag_sge = flag.made.wr, flag.made.sge
-        live, failure, has_immediate = row.maker.live, row.maker.error, flag.has_immediate
+        maker = row.maker
 
-        def post(length: int, row_flags: int = 0, flag_flags: int = 0, immediate: int = 0) -> None:
-            if not 0 < length <= row.quick or flag.quick < 1:
-                call = slowly()
-                assert call is not None
-                call(length, row_flags, flag_flags, immediate)
-                return
-            row_sge.length = length
-            row_wr.send_flags = row_flags
-            flag_sge.length = 1
-            flag_wr.send_flags = flag_flags
-            if has_immediate:
-                flag_wr.imm_data = to_network(immediate)
-            call = live.call
-            try:
-                call(row_wr)
-                call(flag_wr)
-            except failure as error:
-                raise row.maker.failed(error) from error
+        def look(length: int, row_flags: int, flag_flags: int, immediate: int) -> None:
+            call = slowly()
+            assert call is not None
+            call(length, row_flags, flag_flags, immediate)
 
-        return post
+        def translate(error: Exception) -> Exception:
+            return maker.failed(error) if isinstance(error, maker.error) else error
+
+        return pair(
+            *(row, flag, row.limit, flag.limit),
+            *(row.made.wr, row.made.sge, flag.made.wr, flag.made.sge),
+            *(maker.live, look, translate, flag.has_immediate),
+        )
 
     def post(
         self, length: int, row_flags: int = 0, flag_flags: int = 0, immediate: int = 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from l5.rdma import available
 from tests.rdma.two_machines import peer
 
 PEER = os.environ.get("SOFTROCE_PEER", "")
@@ -36,6 +37,7 @@ def ask() -> Callable[[str], str]:
     while True:
         try:
             control("true")
+            available()  # once, for its imports take seconds under emulation
             return control
         except OSError:
             assert time.monotonic() < deadline, "the other machine does not answer"

@@ -14,9 +14,12 @@ from anyio.abc import ByteStream
 
 import l5
 from catfish_app import RTree, serve_tree
+from l5.rdma import available
 
 ECHO, TREE, MORTAL, CONTROL = 7001, 7002, 7003, 7000
 LINE_MAX = 4096
+# Emulated processors are slow, and the host may be busy.
+PATIENT = {"insecure": True, "hello_timeout": 60.0}
 
 
 def url(port: int) -> str:
@@ -44,9 +47,10 @@ async def control(stream: ByteStream) -> None:
 
 async def serve_all() -> None:
     """Serve until the machine ends."""
+    available()
     async with (
-        l5.serve(reverse, url(ECHO), insecure=True),
-        serve_tree(RTree(capacity=4096), url(TREE), insecure=True),
+        l5.serve(reverse, url(ECHO), **PATIENT),
+        serve_tree(RTree(capacity=4096), url(TREE), **PATIENT),
         await anyio.create_tcp_listener(local_port=CONTROL) as listener,
     ):
         await listener.serve(control)
@@ -54,7 +58,7 @@ async def serve_all() -> None:
 
 async def serve_mortal() -> None:
     """Serve until killed."""
-    async with l5.serve(reverse, url(MORTAL), insecure=True):
+    async with l5.serve(reverse, url(MORTAL), **PATIENT):
         await anyio.sleep_forever()
 
 

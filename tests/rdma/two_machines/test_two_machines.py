@@ -18,13 +18,14 @@ from tests.rdma.two_machines.conftest import PEER, here, packets
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 BATCH = 16
+PATIENT = {"hello_timeout": 60.0, "connect_timeout": 90.0}
 
 Ask = Callable[[str], str]
 Disturb = Callable[[str], None]
 
 
 async def connect(port: int = peer.ECHO, **options: object) -> l5.Connection:
-    conn = await l5.connect(f"l5://{PEER}:{port}", **options)
+    conn = await l5.connect(f"l5://{PEER}:{port}", **PATIENT, **options)
     assert conn.transport == "rdma", str(conn.upgrade_report)
     return conn
 
@@ -97,7 +98,7 @@ async def test_packets_out_of_order(ask: Ask, network: Disturb) -> None:
 
 async def test_a_served_tree_is_searched(ask: Ask) -> None:
     rects = boxes(2_000, seed=5)
-    async with await RTreeClient.connect(f"l5://{PEER}:{peer.TREE}") as tree:
+    async with await RTreeClient.connect(f"l5://{PEER}:{peer.TREE}", **PATIENT) as tree:
         assert tree.connection.transport == "rdma", str(tree.connection.upgrade_report)
         await tree.insert_many(rects, np.arange(len(rects), dtype=np.uint64))
         for query in boxes(40, seed=6, edge=0.2).tolist():
