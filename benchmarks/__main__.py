@@ -32,6 +32,7 @@ CASES = {
     "prefork-web": (
         "benchmarks.prefork_web",
         "one index, many processes: a web server over a shared tree, beside one STRtree a worker",
+    ),
     "policies": (
         "benchmarks.policies",
         "what it costs a client to decide who searches",
