@@ -27,13 +27,21 @@ class OverSimulatedDevice(TransportSuite):
         return "l5+rdma://127.0.0.1:0"
 
 
+class OnOneLoop(OverSimulatedDevice):
+    """On one event loop: what differs is the device, and three times as long tells no more."""
+
+    @pytest.fixture(scope="class", params=[pytest.param(("trio", {}), id="trio")])
+    def anyio_backend(self, request: pytest.FixtureRequest) -> object:
+        return request.param
+
+
 class TestFlagsAndImmediates(OverSimulatedDevice):
     """The default: flags in memory, and an immediate that wakes who sleeps."""
 
     __test__ = True
 
 
-class TestFlags(OverSimulatedDevice):
+class TestFlags(OnOneLoop):
     """Nothing wakes who sleeps."""
 
     __test__ = True
@@ -42,7 +50,7 @@ class TestFlags(OverSimulatedDevice):
     server_options: ClassVar = {"rdma_mode": "flags"}
 
 
-class TestImmediates(OverSimulatedDevice):
+class TestImmediates(OnOneLoop):
     """Nothing is told by memory alone."""
 
     __test__ = True
@@ -50,7 +58,7 @@ class TestImmediates(OverSimulatedDevice):
     client_options: ClassVar = {"rdma_mode": "imm"}
 
 
-class TestHostileDevice(OverSimulatedDevice):
+class TestHostileDevice(OnOneLoop):
     """Messages arrive late and in pieces."""
 
     __test__ = True
@@ -58,7 +66,7 @@ class TestHostileDevice(OverSimulatedDevice):
     plan = "hostile:7"
 
 
-class TestUnorderedDevice(OverSimulatedDevice):
+class TestUnorderedDevice(OnOneLoop):
     """Writes land in any order: what completions promise is all there is."""
 
     __test__ = True
