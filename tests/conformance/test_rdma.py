@@ -30,7 +30,7 @@ class OverSimulatedDevice(TransportSuite):
 class OnOneLoop(OverSimulatedDevice):
     """On one event loop: what differs is the device, and three times as long tells no more."""
 
-    @pytest.fixture(scope="class", params=[pytest.param(("trio", {}), id="trio")])
+    @pytest.fixture(scope="module", params=[pytest.param(("trio", {}), id="trio")])
     def anyio_backend(self, request: pytest.FixtureRequest) -> object:
         return request.param
 
