@@ -34,11 +34,47 @@ SEARCHES_AT_ONCE = 16
 TRIES = 16
 PAUSE_MAX_S = 0.005
 SPANS = 64
+VERSION_BYTES = 8
 ROOM_IDS = 1024
 TURN = 64
 """So many searches of mapped memory, which never wait, before the event loop has a turn."""
 
 _RECT = struct.Struct("=4d")
+
+
+class _Looked:
+    """Versions that were read before their nodes, where a copy's words may come in any order.
+
+    A walk takes it that no word of a copy is older than the version beside it. Where nothing
+    promises that (a fabric: see `l5/native/l5_page.h`, WORDS), the version is read first and waited
+    for; a copy that bears another one is made to look torn, and is asked for again.
+    """
+
+    def __init__(self) -> None:
+        self._versions: dict[int, bytes] = {}
+
+    def first(self, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return what to read instead: of each node its version."""
+        asked: list[tuple[int, int]] = []
+        for offset, length in spans:
+            if length == lib.RT_NODE_BYTES:
+                self._versions[offset] = b""
+                length = VERSION_BYTES
+            asked.append((offset, length))
+        return asked
+
+    def is_first(self, offset: int, data: bytes) -> bool:
+        """Take notice of a version; tell whether it is one, so that its node is read now."""
+        if len(data) != VERSION_BYTES or self._versions.get(offset) != b"":
+            return False
+        self._versions[offset] = data
+        return True
+
+    def judged(self, offset: int, data: bytes) -> bytes:
+        """Return what came, or a torn copy of it where the version is not that of before."""
+        if len(data) != lib.RT_NODE_BYTES or self._versions.pop(offset) == data[:VERSION_BYTES]:
+            return data
+        return bytes((data[0] | 1,)) + data[1:]
 
 
 class Disturbed(Exception):
@@ -237,20 +273,27 @@ class WalkedTree:
     async def _read(self, walk: Any) -> None:
         """Serve a walk until it is over."""
         rounds = 0
+        looked = None if self.region.in_order else _Looked()
 
         def take(offset: int, data: bytes) -> list[tuple[int, int]]:
             nonlocal rounds
+            if looked is not None:
+                if looked.is_first(offset, data):
+                    return [(offset, lib.RT_NODE_BYTES)]
+                data = looked.judged(offset, data)
             error = lib.rt_walk_got(walk, offset, data, len(data))
             if error:
                 raise OSError(-error, f"the search failed: {errno.errorcode.get(-error, error)}")
-            more = self._wanted(walk)
+            more = wanted()
             rounds += bool(more)
             return more
 
-        spans = self._wanted(walk)
-        while spans:
-            await self.region.read_each(spans, take, window=WINDOW)
+        def wanted() -> list[tuple[int, int]]:
             spans = self._wanted(walk)
+            return spans if looked is None else looked.first(spans)
+
+        while spans := wanted():
+            await self.region.read_each(spans, take, window=WINDOW)
         self.reads = rounds + 1
 
     async def _walk(self, walk: Any, kind: int, rect: Sequence[float] | Floats, k: int = 0) -> None:
