@@ -27,7 +27,7 @@ def url(port: int) -> str:
     return f"l5://{os.environ['SOFTROCE_ADDR']}:{port}"
 
 
-async def reverse(request: bytes) -> bytes:
+def reverse(request: bytes) -> bytes:
     """Answer with the request's bytes in reverse, so that an echo of memory is no answer."""
     return bytes(request)[::-1]
 

@@ -53,12 +53,6 @@ async def exchange(conn: l5.Connection, count: int, sizes: tuple[int, ...]) -> N
             tasks.start_soon(ask_all)
 
 
-async def test_a_connection_upgrades_and_answers(ask: Ask) -> None:
-    async with await connect() as conn:
-        assert await conn.request(b"hello") == b"olleh"
-        assert await conn.request(b"") == b""
-
-
 async def test_what_a_request_costs(ask: Ask) -> None:
     """Two posts a request, six packets a round trip, one completion for sixteen requests."""
     async with await connect() as conn:
