@@ -27,49 +27,7 @@ class OverSimulatedDevice(TransportSuite):
         return "l5+rdma://127.0.0.1:0"
 
 
-class OnOneLoop(OverSimulatedDevice):
-    """On one event loop: what differs is the device, and three times as long tells no more."""
-
-    @pytest.fixture(scope="module", params=[pytest.param(("trio", {}), id="trio")])
-    def anyio_backend(self, request: pytest.FixtureRequest) -> object:
-        return request.param
-
-
 class TestFlagsAndImmediates(OverSimulatedDevice):
     """The default: flags in memory, and an immediate that wakes who sleeps."""
 
     __test__ = True
-
-
-class TestFlags(OnOneLoop):
-    """Nothing wakes who sleeps."""
-
-    __test__ = True
-
-    client_options: ClassVar = {"rdma_mode": "flags"}
-    server_options: ClassVar = {"rdma_mode": "flags"}
-
-
-class TestImmediates(OnOneLoop):
-    """Nothing is told by memory alone."""
-
-    __test__ = True
-
-    client_options: ClassVar = {"rdma_mode": "imm"}
-
-
-class TestHostileDevice(OnOneLoop):
-    """Messages arrive late and in pieces."""
-
-    __test__ = True
-
-    plan = "hostile:7"
-
-
-class TestUnorderedDevice(OnOneLoop):
-    """Writes land in any order: what completions promise is all there is."""
-
-    __test__ = True
-
-    plan = "unordered:7"
-    client_options: ClassVar = {"rdma_mode": "imm"}
