@@ -1,8 +1,9 @@
 """One index, many processes: a pre-forking web server over a shared tree, and over copies.
 
-Both sides are uvicorn with the same number of workers and the same data (the world's coasts and
-borders); ours is `examples/prefork_web/app.py` and the process that serves its tree, the other one
-`copies.py` with a shapely STRtree in each worker. Memory is proportional set size (what is shared
+All sides are uvicorn with the same number of workers and the same data (the world's coasts and
+borders); ours is `examples/prefork_web/app.py` and the process that serves its tree, whose memory
+the workers search themselves; the others are the same with searches by the server, and `copies.py`
+with a shapely STRtree in each worker. Memory is proportional set size (what is shared
 counts once), of all processes of a side; the index alone is what a side has beyond the same web
 server without any index. Latency is that of a request by HTTP on a connection that stays open.
 """
@@ -69,7 +70,8 @@ class Side:
     workers: int
     requests: int
     windows: list[Any]
-    tree: bool = False
+    tree: str = ""
+    """Who searches the one tree, server or client; else each worker has its own."""
     bare_bytes: int = 0
     started: list[subprocess.Popen[bytes]] = attrs.field(factory=list)
     start_s: float = 0.0
@@ -80,8 +82,8 @@ class Side:
         environment = os.environ | {"PYTHONPATH": f"{self.folder}:{EXAMPLE}:{ROOT}"}
         if self.tree:
             url = f"l5+unix://{self.folder}/tree.sock"
-            self._start("catfish_app", "serve", url, "--load", "demo", env=environment)
-            environment["TREE_URL"] = url
+            self._start("catfish_app", "serve", url, "--load", "demo", "--share", env=environment)
+            environment |= {"TREE_URL": url, "TREE_MODE": self.tree}
             self._until(lambda: Path(self.folder, "tree.sock").exists())
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -171,13 +173,14 @@ def run(quick: bool = False, rounds: int | None = None) -> Iterator[Row]:
     workers, requests = (2, 100) if quick else (WORKERS, 2000)
     windows = make_windows(WORLD, demo_segments(), requests, seed=5)
     with ExitStack() as stack:
-        folders = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(3)]
-        Path(folders[2], "bare.py").write_text(BARE)
-        with Side("bare", "bare", folders[2], workers, requests, windows) as bare:
+        folders = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(4)]
+        Path(folders[3], "bare.py").write_text(BARE)
+        with Side("bare", "bare", folders[3], workers, requests, windows) as bare:
             bare_bytes = bare.memory_bytes()
         sides = [
-            Side("shared tree", "app", folders[0], workers, requests, windows, tree=True),
-            Side("STRtree in each worker", "copies", folders[1], workers, requests, windows),
+            Side("workers search", "app", folders[0], workers, requests, windows, tree="client"),
+            Side("server searches", "app", folders[1], workers, requests, windows, tree="server"),
+            Side("STRtree in each worker", "copies", folders[2], workers, requests, windows),
         ]
         count = rounds or (1 if quick else 5)
         _report.begin(f"web server, {workers} workers", count * len(sides))
@@ -185,4 +188,5 @@ def run(quick: bool = False, rounds: int | None = None) -> Iterator[Row]:
             side.bare_bytes = bare_bytes
             stack.enter_context(side)
         done = take_turns(sides, count, repeats=0 if quick else 2, on_measured=_report.advance)
-    yield from compare(f"web server, {workers} workers", [None], METRICS, [sides[1].name], done)
+    names = [side.name for side in sides[1:]]
+    yield from compare(f"web server, {workers} workers", [None, None], METRICS, names, done)

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from catfish_app._cli_run import Json, Token, Url, run
+from catfish_app._cli_run import By, Json, SearchMode, Token, Url, run
 from catfish_app._client import RTreeClient
 from catfish_app._monitor import PROBES, Monitor, Sample, mode_of
 from catfish_app._wire import ServiceStats
@@ -32,6 +32,7 @@ def top(
     probes: Annotated[
         int, typer.Option(min=0, max=1000, help="Searches of its own a look; 0: none.")
     ] = PROBES,
+    mode: By = SearchMode.server,
     once: Annotated[bool, typer.Option(help="Show one interval and leave.")] = False,
     token: Token = None,
     as_json: Json = False,
@@ -39,7 +40,7 @@ def top(
     """Show requests, latencies, who searches, how busy the server is, and the tree's shape."""
 
     async def main() -> None:
-        async with await RTreeClient.connect(url, token=token) as tree:
+        async with await RTreeClient.connect(url, mode=mode.value, token=token) as tree:
             monitor = Monitor(tree, probes=probes)
             await monitor.start()
             if once or as_json:

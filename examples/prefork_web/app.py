@@ -1,11 +1,12 @@
 """A web server of several processes that search one tree: none of them has a copy of it.
 
-TREE_URL says where the tree is; see README.md.
+TREE_URL says where the tree is, TREE_MODE who searches it: see README.md.
 """
 
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -20,7 +21,8 @@ IDS_SHOWN = 20
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncGenerator[None]:
     """Each worker connects once, after it was started; its requests share the connection."""
-    async with await RTreeClient.connect(os.environ["TREE_URL"]) as tree:
+    mode: Any = os.environ.get("TREE_MODE", "server")
+    async with await RTreeClient.connect(os.environ["TREE_URL"], mode=mode) as tree:
         app.state.tree = tree
         yield
 

@@ -138,7 +138,7 @@ def test_prefork_web(tmp_path: Path) -> None:
     """Two workers, told apart by their process ids, search the one tree."""
     url, port = f"l5+unix://{tmp_path}/tree.sock", free_port()
     commands = [
-        ["catfish_app", "serve", url, "--load", "demo"],
+        ["catfish_app", "serve", url, "--load", "demo", "--share"],
         ["uvicorn", "app:app", "--app-dir", str(EXAMPLES / "prefork_web"), "--workers", "2",
          "--port", str(port), "--log-level", "warning"],
     ]  # fmt: skip
@@ -151,7 +151,7 @@ def test_prefork_web(tmp_path: Path) -> None:
                 stderr=subprocess.STDOUT,
                 text=True,
                 cwd=ROOT,
-                env=os.environ | {"TREE_URL": url, "PYTHONPATH": str(ROOT)},
+                env=os.environ | {"TREE_URL": url, "TREE_MODE": "client", "PYTHONPATH": str(ROOT)},
             )
             started.append(process)
             if command[0] == "catfish_app":

@@ -59,7 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         [
             *(sys.executable, "-m", "catfish_app", "serve", f"l5+unix://{folder}/t.sock", "--json"),
             *("--load", str(folder / "boxes.npy"), "--http", "0", "--metrics", "0"),
-            *("--snapshot", str(folder / "tree.snapshot")),
+            *("--snapshot", str(folder / "tree.snapshot"), "--share"),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -132,7 +132,12 @@ def test_levels() -> None:
 
 def test_the_api(site: Site) -> None:
     info = site.json("api/info")
-    assert info["entries"] == 30_000 and info["levels"][-1] == 1 and info["transport"] == "shm"
+    assert (
+        info["mode"] == "adaptive"
+        and info["entries"] == 30_000
+        and info["levels"][-1] == 1
+        and info["transport"] == "shm"
+    )
     facts, body = site.window("api/view", width=300, height=200)
     assert facts["kind"] == "picture" and len(body) == 300 * 200 and facts["total"] == 30_000
     box = (0.2, 0.2, 0.3, 0.3)
