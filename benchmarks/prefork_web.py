@@ -84,7 +84,7 @@ class Side:
             url = f"l5+unix://{self.folder}/tree.sock"
             self._start("catfish_app", "serve", url, "--load", "demo", "--share", env=environment)
             environment |= {"TREE_URL": url, "TREE_MODE": self.tree}
-            self._until(lambda: Path(self.folder, "tree.sock").exists())
+            self._until(self._listening)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -103,9 +103,11 @@ class Side:
 
     def _start(self, module: str, *arguments: str, env: dict[str, str]) -> None:
         command = [sys.executable, "-m", module, *arguments]
-        self.started.append(
-            subprocess.Popen(command, env=env, cwd=self.folder, stdout=subprocess.DEVNULL)
-        )
+        with Path(self.folder, f"{module}.out").open("wb") as output:
+            self.started.append(subprocess.Popen(command, env=env, cwd=self.folder, stdout=output))
+
+    def _listening(self) -> bool:
+        return "listening on" in Path(self.folder, "catfish_app.out").read_text()
 
     def _until(self, ready: Any) -> None:
         end = time.monotonic() + PATIENCE_S
