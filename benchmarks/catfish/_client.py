@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 import numpy as np
 
+import catfish_app
 import l5
 from benchmarks.link_model import slow
 from benchmarks.simulator.link import LinkSpec
@@ -85,8 +86,9 @@ async def obey(given: dict[str, Any]) -> None:
         seen: Any = connection
         if given["link"] is not None:
             seen = slow(connection, LinkSpec(**given["link"]), given["clients"])
-        how = {} if given["mode"] == "server" else {"mode": given["mode"]}
-        tree = RTreeClient(seen, **how)
+        tree = RTreeClient(seen)
+        if given["mode"] != "server":
+            tree = catfish_app.OffloadingClient(seen, mode=given["mode"])
         print("ready", flush=True)
         while line := await anyio.to_thread.run_sync(sys.stdin.readline):
             found = await Run(tree, connection, json.loads(line), given["seed"]).run()
