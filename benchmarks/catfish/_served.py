@@ -140,7 +140,7 @@ def server(folder: Path, serves: str) -> Generator[tuple[str, str]]:
     """Serve `folder`/data.npy by one worker; give the URLs of the Unix socket and of TCP."""
     unix = f"l5+unix://{folder}/{serves}.sock"
     patient = "?hello_timeout=60"  # many processes begin at once, beside workers that poll
-    words = ["serve", unix + patient, f"l5+tcp://127.0.0.1:0{patient}", "--json"]
+    words = ["serve", unix + patient, f"l5+tcp://127.0.0.1:0{patient}", "--json", "--share"]
     process = subprocess.Popen(
         [sys.executable, "-m", "catfish_app", *words, "--mode", serves]
         + ["--load", str(folder / "data.npy")],
