@@ -10,6 +10,7 @@ for it too, so that nothing assumes x86. A compiler named by --require must be t
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,9 +40,12 @@ def run(command, environment=None):
 
 
 def knows_python(path):
-    """Tell whether a C file includes CPython's headers."""
+    """Tell whether a C file includes CPython's headers, perhaps by a header beside it."""
     text = path.read_text()
-    return "#include <Python.h>" in text or '#include "_fast.h"' in text
+    beside = [path.with_name(name) for name in re.findall(r'^#include "(\S+)"', text, re.MULTILINE)]
+    return "#include <Python.h>" in text or any(
+        knows_python(header) for header in beside if header.exists()
+    )
 
 
 def compile_files(compiler, files):
