@@ -186,11 +186,11 @@ class PaperBackoffPolicy:
     ) -> None:
         if n < 1:
             raise ValueError(f"n={n}: expected how many requests a round has, at least 1")
-        self.n = n
-        self.threshold = _share("threshold", threshold)
-        self.interval_s = _seconds("interval_s", interval_s)
-        self.busy_rounds = 0
-        self.remaining = 0
+        self.n: int = n
+        self.threshold: float = _share("threshold", threshold)
+        self.interval_s: float = _seconds("interval_s", interval_s)
+        self.busy_rounds: int = 0
+        self.remaining: int = 0
         self._predictor = predictor
         self._random = random or _chance()
         self._heard: float | None = None  # not 0.0, which the paper uses: an idle server says that
@@ -276,11 +276,11 @@ class BackoffPolicy:
     ) -> None:
         if n < 1:
             raise ValueError(f"n={n}: expected the part of the requests of a round, at least 1")
-        self.n = n
-        self.threshold = _share("threshold", threshold)
-        self.interval_s = _seconds("interval_s", interval_s)
-        self.server_share = 1.0
-        self.busy_rounds = 0
+        self.n: int = n
+        self.threshold: float = _share("threshold", threshold)
+        self.interval_s: float = _seconds("interval_s", interval_s)
+        self.server_share: float = 1.0
+        self.busy_rounds: int = 0
         self._predictor = predictor
         self._random = random or _chance()
         self._credit = self._random()  # clients that start together do not alternate in step

@@ -162,9 +162,9 @@ class LatencyPolicy:
         self._server.forget()
         self._client.forget()
         self._reads_new.clear()
-        self.reads = self._reads_first
-        self.round_trip_s = float("inf")
-        self.better = _SERVER
+        self.reads: float = self._reads_first
+        self.round_trip_s: float = float("inf")
+        self.better: Path = _SERVER
         self._until_digest: int = 1
         self._until_other: int = self._gap() - 1
         self._until_event = 0  # requests to the next digest or the next try of the other path
