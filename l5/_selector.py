@@ -138,4 +138,16 @@ class UpgradeReport:
         head = f"{self.transport}, upgraded from {self.bootstrap}"
         if not self.upgraded:
             head = f"{self.transport}, not upgraded"
-        return "; ".join([head, *(f"no {name}: {why}" for name, why in self.reasons.items())])
+        less = _less_than(self.transport)
+        told = {name: why for name, why in self.reasons.items() if name not in less}
+        # What to do about it stands behind a semicolon: in `reasons`, and in `l5 info`.
+        return "; ".join(
+            [head, *(f"no {name}: {why.split('; ')[0]}" for name, why in told.items())]
+        )
+
+
+def _less_than(transport: str) -> tuple[str, ...]:
+    """Return the transports that nobody misses who has this one."""
+    if transport not in DEFAULT_ORDER:
+        return ()
+    return DEFAULT_ORDER[DEFAULT_ORDER.index(transport) + 1 :]

@@ -327,6 +327,6 @@ def test_summary() -> None:
     assert result["requests_per_s"] == 200_000
     assert json.loads(json.dumps(result)) == result
     assert _ping.describe(result | {"url": "l5+unix:///x"}) == (
-        "l5+unix:///x: shm, upgraded from unix; no rdma: no device\n"
+        "l5+unix:///x: shm, upgraded from unix\n"
         "4 requests of 64 bytes: min 1.0 us, p50 2.0 us, p99 4.0 us, max 4.0 us; 200,000/s"
     )

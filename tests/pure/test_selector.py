@@ -161,12 +161,23 @@ def test_rank(preference: list[str] | None, ranked: list[str]) -> None:
 
 
 def test_a_report_reads_as_one_line() -> None:
-    report = UpgradeReport("shm", "unix", {"rdma": "no device"})
-    assert str(report) == "shm, upgraded from unix; no rdma: no device"
+    report = UpgradeReport("rdma", "tcp", {"shm": "another host"})
+    assert str(report) == "rdma, upgraded from tcp; no shm: another host"
     assert str(UpgradeReport("tcp", "tcp", {"shm": "x", "rdma": "y"})) == (
         "tcp, not upgraded; no shm: x; no rdma: y"
     )
     assert str(UpgradeReport("inproc", "inproc")) == "inproc, not upgraded"
+
+
+def test_a_report_leaves_out_what_nobody_misses_and_what_to_do() -> None:
+    reasons = {"shm": "other hosts", "rdma": "no device; install a card"}
+    assert str(UpgradeReport("shm", "unix", {"rdma": "no device"})) == "shm, upgraded from unix"
+    assert str(UpgradeReport("rdma", "tcp", {"shm": "other hosts"})) == (
+        "rdma, upgraded from tcp; no shm: other hosts"
+    )
+    assert str(UpgradeReport("tcp", "tcp", reasons)) == (
+        "tcp, not upgraded; no shm: other hosts; no rdma: no device"
+    )
 
 
 def test_a_report_is_a_value_and_json() -> None:
