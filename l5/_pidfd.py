@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import struct
 
 _SO_PEERPIDFD = 77
@@ -18,6 +19,8 @@ def peer_pidfd(fd: int, claimed_pid: int, *, connected: bool) -> tuple[int, ...]
     with what the peer says of itself, which in a PID namespace within ours is another number.
     """
     try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return ()
         with socket.socket(fileno=os.dup(fd)) as sock:
             if sock.family != socket.AF_UNIX:
                 return ()

@@ -27,8 +27,8 @@ logger = logging.getLogger("l5.rdma")
 SEND_DEPTH = 64
 """Requests that may be on their way; a completion is asked for once in 32."""
 INLINE_BYTES = 220
-SENT, WAS_READ, RECEIVED = 0, 1, 2
-"""What completions are called."""
+SENT, WAS_READ, RECEIVED, FIRST_OTHER = 0, 1, 2, 16
+"""What completions are called; from FIRST_OTHER on, those that are not the mailbox's."""
 ARENA_BYTES = 64 * 1024
 SCRATCH_BYTES = 4096
 _INLINE_AT = 2 * ALIGN
@@ -88,7 +88,9 @@ class Memory:
 class End:
     """See the module's docstring."""
 
-    def __init__(self, device: verbs.Device, gid: verbs.Gid, *, receives: int) -> None:
+    def __init__(
+        self, device: verbs.Device, gid: verbs.Gid, *, receives: int, atomics: bool = False
+    ) -> None:
         self.device = device
         self.gid = gid
         self.counters = Counters()
@@ -99,20 +101,29 @@ class End:
         """Immediates that completed."""
         self.posted_receives = 0
         self.on_read: Callable[[], None] | None = None
+        self.on_other: Callable[[int], None] | None = None
+        """Called with the name of each completion of the send queue."""
+        self.on_broken: Callable[[str], None] | None = None
+        """Called once, with what is in `broken`."""
+        self.rd_atomic = 0
+        """READs and atomics that may be outstanding, as agreed."""
         self._regions: list[verbs.MemoryRegion] = []
         self._keepers: list[Callable[[], None]] = []
         self._retired: deque[tuple[int, verbs.MemoryRegion, Memory]] = deque()
         self._pid = os.getpid()
         self._made: list[verbs.Resource] = []
         try:
-            self._open(device, receives)
+            self._open(device, receives, atomics)
             self._open_scratch()
             self._stage(ARENA_BYTES)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, device: verbs.Device, receives: int) -> None:
+    def _open(self, device: verbs.Device, receives: int, atomics: bool) -> None:
+        remote_access = verbs.REMOTE_WRITE | verbs.REMOTE_READ
+        if atomics and device.limits.atomics != verbs.ATOMIC_NONE:
+            remote_access |= verbs.REMOTE_ATOMIC
         self.domain = device.protection_domain()
         self._made.append(self.domain)
         self.queue = device.completion_queue(SEND_DEPTH + receives, events=True)
@@ -121,7 +132,7 @@ class End:
             send_depth=SEND_DEPTH,
             receive_depth=receives,
             inline_bytes=INLINE_BYTES,
-            remote_access=verbs.REMOTE_WRITE | verbs.REMOTE_READ,
+            remote_access=remote_access,
         )
         self.pair = self.domain.queue_pair(self.queue, self.queue, options)
         self._made.append(self.pair)
@@ -138,8 +149,8 @@ class End:
 
     def deregister(self, region: verbs.MemoryRegion) -> None:
         """Give a region back early: nobody writes or reads it any more."""
-        self._regions.remove(region)
         region.close()
+        self._regions.remove(region)
 
     def keep(self, close: Callable[[], None]) -> None:
         """Call `close` after the regions are gone: for memory."""
@@ -231,6 +242,7 @@ class End:
         """Connect the queue pair; it can be used from now on."""
         options = verbs.agree(self.own_address, remote)
         self.pair.connect(remote, options, gid=self.gid)
+        self.rd_atomic = options.rd_atomic
 
     def post_receives(self, count: int) -> None:
         """Post receives for as many immediates."""
@@ -270,6 +282,8 @@ class End:
                 slots.done()
                 if one.wr_id == WAS_READ and self.on_read is not None:
                     self.on_read()
+                if self.on_other is not None:
+                    self.on_other(one.wr_id)
             if len(found) < 32:
                 break
         if not self.broken:
@@ -281,6 +295,8 @@ class End:
             logger.debug("queue pair %d: %s", self.pair.number, reason)
             self.broken = reason
             self.slots.close(reason)
+            if self.on_broken is not None:
+                self.on_broken(reason)
 
     def drained(self) -> bool:
         """Tell whether nothing is on its way any more."""

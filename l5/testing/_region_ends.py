@@ -114,6 +114,10 @@ class RegionEndTests(RegionHarness):
             server.revoke("table")
             await _until_ended(remote)
             owned.write(0, b"again")
+            if not self.revoking_spares_others:
+                with pytest.raises(l5.RemoteAccessError):
+                    await again.read(0, 5)
+                again = await client.open_region("again")
             assert await again.read(0, 5) == b"again"
 
     async def test_cancelled_at_every_await(self, directory: str) -> None:

@@ -31,6 +31,7 @@ from ..rdma._client import MailboxClient
 from ..rdma._devices import Lease, lease
 from ..rdma._end import ARENA_BYTES, End
 from ..rdma._mailbox import NewRow
+from ..rdma._regions import MemoryClient, MemoryServer
 from ..rdma._room import mailroom
 from ..rdma._server import RECEIVES as SERVER_RECEIVES
 from ..rdma._server import MailboxServer, row_bytes_for
@@ -51,6 +52,14 @@ class RDMATransport(UpgradeTransport):
 
     name: ClassVar[str] = "rdma"
     needs_fds: ClassVar[bool] = False
+
+    def __init__(self, *, memory: bool = False) -> None:
+        self._memory = memory
+        """What is made are memory links (`l5.rdma._regions`)."""
+
+    def for_memory(self) -> UpgradeTransport:
+        """See `UpgradeTransport.for_memory`."""
+        return RDMATransport(memory=True)
 
     def probe(self) -> Probe:
         """See `Transport.probe`."""
@@ -101,13 +110,14 @@ class RDMATransport(UpgradeTransport):
 
     def initiate(self, link: Link, params: Params, options: Any) -> UpgradeAttempt:
         """See `UpgradeTransport.initiate`."""
-        return _ClientAttempt(self._lease(link), options)
+        return _ClientAttempt(self._lease(link), options, self._memory)
 
     def join(self, link: Link, params: Params, fds: Sequence[int], options: Any) -> UpgradeAttempt:
         """See `UpgradeTransport.join`."""
         discard(fds)
         ring_bytes = _check_ring(params, options)
-        return _ServerAttempt(self._lease(link), link, params, ring_bytes, options)
+        made = MemoryServer if self._memory else MailboxServer
+        return _ServerAttempt(self._lease(link), link, params, ring_bytes, options, made)
 
 
 # ---- parameters --------------------------------------------------------------------------------
@@ -185,12 +195,14 @@ def _later_mode(*wishes: object) -> str:
 class _Attempt(UpgradeAttempt):
     verifies: ClassVar[bool] = True
     channel: MailboxChannel
+    atomics = False
+    """The peer may do atomics, where memory is registered for them."""
 
     def _make(self, held: Lease, receives: int, build: Callable[[End], UpgradeMessage]) -> None:
         """Make an end and what `build` makes on it, or give everything back."""
         end: End | None = None
         try:
-            end = End(held.device, held.place.gid, receives=receives)
+            end = End(held.device, held.place.gid, receives=receives, atomics=self.atomics)
             self.message = build(end)
             end.keep(held.close)
         except BaseException as error:
@@ -215,12 +227,13 @@ class _Attempt(UpgradeAttempt):
 
 
 class _ClientAttempt(_Attempt):
-    def __init__(self, held: Lease, options: Any) -> None:
+    def __init__(self, held: Lease, options: Any, memory: bool) -> None:
+        made = MemoryClient if memory else MailboxClient
         self._patience_s = min(VERIFY_S, options.hello_timeout / 2)
         self._port = held.place.port
 
         def build(end: End) -> UpgradeMessage:
-            self.channel = channel = MailboxClient(end, options.ring_bytes)
+            self.channel = channel = made(end, options.ring_bytes)
             ring, words = channel.ring_region, channel.words_region
             params: Params = {
                 "address": _pack_address(end.own_address),
@@ -276,8 +289,15 @@ class _ClientAttempt(_Attempt):
 
 class _ServerAttempt(_Attempt):
     def __init__(
-        self, held: Lease, link: Link, params: Params, ring_bytes: int, options: Any
+        self,
+        held: Lease,
+        link: Link,
+        params: Params,
+        ring_bytes: int,
+        options: Any,
+        made: type[MailboxServer],
     ) -> None:
+        self.atomics = made is MemoryServer
         row_max = row_bytes_for(options.segment_bytes)
 
         def build(end: End) -> UpgradeMessage:
@@ -291,7 +311,7 @@ class _ServerAttempt(_Attempt):
             )
             words = _place(params, "words_address", 16), _whole(params, "words_key", 0, _U32)
             receives = _whole(params, "receives", 8, 4096)
-            self.channel = channel = MailboxServer(end, mailroom(), row_bytes, row_max)
+            self.channel = channel = made(end, mailroom(), row_bytes, row_max)
             channel.connect(mode, remote, ring, words, receives)
             row, flag = channel.row_region, channel.flag_region
             answer: Params = {
