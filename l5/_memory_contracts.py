@@ -111,8 +111,10 @@ class RemoteRegion(anyio.abc.AsyncResource):
     region is not there any more: revoked or closed by its owner, closed here, or its connection has
     ended, by whatever cause; the text says which.  Operations that are under way then end so, too.
 
-    A copy is not a snapshot: aligned words are whole, and come in ascending order; all else is up
-    to the application's protocol.  An operation that is cancelled may have been executed.
+    A copy is not a snapshot: aligned words are whole, and come in ascending order (over RDMA in any
+    order); all else is up to the application's protocol.  Atomics are atomic with each other and
+    with the owner's; over RDMA only with those of other clients that use the same device of the
+    owner's.  An operation that is cancelled may have been executed.
     Any number of tasks of the connection's event loop may use it at once.
     """
 
