@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ import anyio
 import pytest
 
 import l5
+from l5._memory_link import MemoryLink
 from l5.blocking import connect as connect_here
 from l5.rdma import _simulated, verbs
 from l5.rdma._end import SEND_DEPTH, End, Memory
@@ -69,13 +71,24 @@ async def test_the_owners_device_refuses_what_is_not_granted(right: str) -> None
 
 
 @pytest.mark.anyio
-async def test_closing_while_reads_are_on_their_way_spares_the_link() -> None:
+async def test_closing_while_reads_are_on_their_way_spares_the_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pending: list[int] = []
+    release = MemoryLink.release
+
+    async def counted(self: MemoryLink, region: Any) -> None:
+        pending.append(len(region._access._pending))
+        await release(self, region)
+
+    monkeypatch.setattr(MemoryLink, "release", counted)
     async with opened("w", "w") as ((first, second), (_, owned), _client, _):
         async with anyio.create_task_group() as group:
             for _ in range(4):
                 group.start_soon(_read_until_closed, first)
             await anyio.sleep(0.01)
             await first.aclose()
+        assert pending == [0], "the owner was told too early"
         owned.write(0, b"sound")
         assert await second.read(0, 5) == b"sound"
 
@@ -94,6 +107,28 @@ async def test_reads_that_were_cancelled_spoil_no_others() -> None:
             with anyio.move_on_after(0.0002 * (turn % 5)):
                 await remote.read_many([(1, 9000)] * 60)
             assert await remote.read(turn, 3) == bytes((turn, turn + 1, turn + 2))
+
+
+@pytest.mark.anyio
+async def test_a_completion_that_comes_just_before_sleep_is_not_missed() -> None:
+    """By a thread: in an event loop it might be another task that looks for all."""
+    async with opened("") as (_, _owned, _client, server):
+
+        def use() -> None:
+            with connect_here(server.urls[0]) as conn, conn.open_region("0") as region:
+                remote: Any = region._region
+                queue = remote._access.end.queue
+                arm = queue.arm
+
+                def late() -> None:
+                    time.sleep(0.01)  # all arrives now: when the queue is armed, nothing rings
+                    arm()
+
+                queue.arm = late
+                for _ in range(5):
+                    assert region.read(0, 8, timeout=10.0) == bytes(8)
+
+        await anyio.to_thread.run_sync(use)
 
 
 @pytest.mark.anyio
