@@ -154,7 +154,9 @@ class MappedTree:
     def __init__(self, region: l5.abc.RemoteRegion, mapping: memoryview) -> None:
         self.region = region
         made = ffi.new("struct rt_foreign **")
-        memory = ffi.from_buffer(mapping)  # it stays mapped as long as this does
+        # It stays mapped as long as this does. Not of the view: Python before 3.14 can crash when
+        # it collects a cycle in which a memoryview stands, and this one would stand in ours.
+        memory = ffi.from_buffer(mapping.obj)
         _check_opened(lib.rt_foreign_open(made, memory, len(mapping)))
         self._memory = memory
         self._tree = ffi.gc(made[0], lib.rt_foreign_close)

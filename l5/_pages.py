@@ -7,6 +7,7 @@ the reader has to check follows from how the bytes reach it (`PageCopies`).
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,15 @@ SPINS = 64
 PAUSE_FIRST_S = 20e-6
 PAUSE_MAX_S = 5e-3
 
+# Python before 3.14 can crash when it collects a cycle in which a memoryview stands. What is held
+# here for long is therefore held by a finalizer, from outside of whatever cycle its holder is in.
+
+
+def _let_go(ffi: Any, buffer: Any, view: memoryview) -> None:
+    ffi.release(buffer)
+    view.release()
+
+
 Patch = tuple[int, "Buffer"]
 """(offset in the payload, new bytes)."""
 
@@ -56,6 +66,7 @@ class PageWriter:
         if self._view.nbytes < layout.end:
             raise ValueError(f"{self._view.nbytes} bytes are less than the {layout.end} of pages")
         self._buffer: Any = ffi.from_buffer("uint8_t[]", self._view)
+        self._release = weakref.finalize(self, _let_go, ffi, self._buffer, self._view)
         self._lib, self._ffi = lib, ffi
         if int(ffi.cast("uintptr_t", self._buffer)) % LINE_BYTES:
             self.close()
@@ -63,8 +74,7 @@ class PageWriter:
 
     def close(self) -> None:
         """Let go of the memory; the pages stay."""
-        self._ffi.release(self._buffer)
-        self._view.release()
+        self._release()
 
     def __enter__(self) -> PageWriter:
         return self
@@ -164,6 +174,7 @@ class PageReader:
                     "this region is not mapped here: its pages cannot be read in place"
                 )
             self._mapped = self._ffi.from_buffer("uint8_t[]", mapping)
+            self._release = weakref.finalize(self, self._ffi.release, self._mapped)
 
     @property
     def statistics(self) -> PageStatistics:
@@ -173,7 +184,7 @@ class PageReader:
     def close(self) -> None:
         """Let go of a mapping; the region stays open."""
         if self._mapped is not None:
-            self._ffi.release(self._mapped)
+            self._release()
             self._mapped = None
 
     def __enter__(self) -> PageReader:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable
 
@@ -77,11 +78,14 @@ class Memory:
         self.size = size
         self._map = mmap.mmap(-1, max(size, mmap.PAGESIZE))
         self.view = memoryview(self._map)
+        # Python before 3.14 can crash when it collects a cycle in which a memoryview stands: the
+        # finalizer keeps it out of ours.
+        self._release = weakref.finalize(self, self.view.release)
         self.address = verbs.address_of(self._map)
 
     def close(self) -> None:
         """Unmap it."""
-        self.view.release()
+        self._release()
         self._map.close()
 
 
