@@ -116,7 +116,8 @@ class MailboxServer(MailboxChannel):
     def _take_row(self) -> None:
         """Copy the row out, and only then look at it: the client can still write there."""
         view, writer = self._row.view, self._writer
-        size = row_size(view[:SIZE_BYTES], len(view))
+        # A copy: the error that it raises must not hold a view of memory that is about to go.
+        size = row_size(bytes(view[:SIZE_BYTES]), len(view))
         data = bytes(view[SIZE_BYTES : SIZE_BYTES + size])
         view[:SIZE_BYTES] = _NO_SIZE  # a flag without a new row is a fault
         row = parse_row(data, self._receive_limit)
