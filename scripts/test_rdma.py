@@ -30,7 +30,7 @@ TWO = ("tests/rdma/two_machines/test_connecting.py",)
 ONE_MORE = ("tests/rdma/device",)
 TWO_MORE = ("tests/rdma/two_machines/test_disturbed.py",)
 BINDINGS = ("cverbs", "pyverbs")
-ONE_S, TWO_S = 330, 240
+ONE_S, TWO_S = 330, 420
 """How long the tests may take, once the machines are up."""
 
 

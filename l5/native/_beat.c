@@ -1,16 +1,18 @@
 /* The Beat: what the server of a ring said last about how busy it is, as attributes that cost a load.
  *
- * The server overwrites one cache line of the control page (channel.h, `status`) and rings nobody.
+ * The server overwrites one cache line of the control page (status.h) and rings nobody.
  * Here it is read when somebody asks, so a policy that asks before each request pays a cache hit,
  * and a miss when there is something new.  The three words are no unit: one may be newer than the
  * sequence number, never older.  The peer may write anything: a share is cut to 1. */
 #include "_fast.h"
 
+#include "status.h"
+
 typedef struct {
     PyObject_HEAD
     Ring *ring;          /* strong */
     double interval_s;   /* as agreed; 0: none are sent */
-    uint64_t sequence, busy_millionths, written_ns; /* as last read: they outlive the mapping */
+    struct l5_status last; /* as last read: it outlives the mapping */
 } Beat;
 
 static void beat_read(Beat *self)
@@ -19,27 +21,25 @@ static void beat_read(Beat *self)
 
     if (!control || !self->ring->open)
         return;
-    self->sequence = l5_load_acquire(&control->status.sequence); /* pairs with: STATUS in l5_status_write */
-    self->busy_millionths = l5_load_relaxed(&control->status.busy_millionths);
-    self->written_ns = l5_load_relaxed(&control->status.written_ns);
+    l5_status_read(control, &self->last);
 }
 
 static PyObject *beat_sequence(Beat *self, void *Py_UNUSED(closure))
 {
     beat_read(self);
-    return PyLong_FromUnsignedLongLong(self->sequence);
+    return PyLong_FromUnsignedLongLong(self->last.sequence);
 }
 
 static PyObject *beat_busy_share(Beat *self, void *Py_UNUSED(closure))
 {
     beat_read(self);
-    return PyFloat_FromDouble(self->busy_millionths < 1000000 ? (double)self->busy_millionths / 1e6 : 1.0);
+    return PyFloat_FromDouble(self->last.busy_millionths < 1000000 ? (double)self->last.busy_millionths / 1e6 : 1.0);
 }
 
 static PyObject *beat_heard_at(Beat *self, void *Py_UNUSED(closure))
 {
     beat_read(self);
-    return PyFloat_FromDouble((double)self->written_ns / 1e9);
+    return PyFloat_FromDouble((double)self->last.written_ns / 1e9);
 }
 
 static int beat_traverse(Beat *self, visitproc visit, void *arg)
@@ -97,7 +97,7 @@ PyObject *l5_ring_heartbeat(Ring *self, PyObject *interval)
         return NULL;
     beat->ring = (Ring *)Py_NewRef((PyObject *)self);
     beat->interval_s = interval_s;
-    beat->sequence = beat->busy_millionths = beat->written_ns = 0;
+    beat->last.sequence = beat->last.busy_millionths = beat->last.written_ns = 0;
     PyObject_GC_Track((PyObject *)beat);
     return (PyObject *)beat;
 }

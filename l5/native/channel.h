@@ -188,15 +188,6 @@ static inline int l5_channel_ready(struct l5_channel *channel)
     return l5_load_relaxed(l5_size_word(channel->rx_base, channel->rx_read, channel->ring_bytes)) != 0;
 }
 
-/* (Server) What its client finds when it asks how busy the server is; wakes nobody. */
-static inline void l5_status_write(struct l5_control *control, uint64_t sequence, uint64_t busy_millionths,
-                                   uint64_t now_ns)
-{
-    l5_store_relaxed(&control->status.busy_millionths, busy_millionths);
-    l5_store_relaxed(&control->status.written_ns, now_ns);
-    l5_store_release(&control->status.sequence, sequence); /* pairs with: STATUS in beat_read */
-}
-
 /* Tell whether what did not fit last time would fit now.  A hint like the one above: all that
  * follows from it is another try, in which make_room judges the position. */
 static inline int l5_channel_has_room(struct l5_channel *channel)

@@ -1,6 +1,7 @@
 /* A worker's turn: clocks, scanning, and waiting by the mode.  Theory: service.h. */
 #define _GNU_SOURCE
 #include "service.h"
+#include "status.h"
 
 #ifdef __linux__
 #include <sched.h>

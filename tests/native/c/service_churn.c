@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "service_harness.h"
+#include "status.h"
 
 enum { CLIENTS = 8, WORKERS = 4, LIVES = 160, NUMBERS = 4096 };
 
@@ -76,10 +77,11 @@ static int await_answer(struct client *client, uint64_t id)
 
 static void watch_status(const struct client *client)
 {
-    const struct l5_control *control = client->channel.control;
+    struct l5_status status;
 
-    if (l5_load_acquire(&control->status.sequence)) /* pairs with: STATUS in l5_status_write */
-        CHECK(l5_load_relaxed(&control->status.busy_millionths) <= 1000000);
+    l5_status_read(client->channel.control, &status);
+    if (status.sequence)
+        CHECK(status.busy_millionths <= 1000000);
 }
 
 static void die(struct client *client, enum death death, const uint8_t *data)
