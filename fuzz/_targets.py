@@ -12,7 +12,7 @@ TREE = tuple(
     for name in (
         *("rt_arena", "rt_bulk", "rt_check", "rt_delete", "rt_insert", "rt_kernel_avx2"),
         *("rt_kernel_avx512", "rt_kernel_portable", "rt_nearest", "rt_search", "rt_split"),
-        *("service_handler", "service_load", "service_search"),
+        *("rt_view", "service_handler", "service_load", "service_search"),
     )
 )
 

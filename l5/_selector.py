@@ -139,10 +139,12 @@ class UpgradeReport:
         if not self.upgraded:
             head = f"{self.transport}, not upgraded"
         less = _less_than(self.transport)
-        told = {name: why for name, why in self.reasons.items() if name not in less}
-        # What to do about it stands behind a semicolon: in `reasons`, and in `l5 info`.
+        told: dict[str, list[str]] = {}
+        for name, why in self.reasons.items():
+            if name not in less:  # what to do about it stands behind a semicolon, and in `l5 info`
+                told.setdefault(why.split("; ")[0], []).append(name)
         return "; ".join(
-            [head, *(f"no {name}: {why.split('; ')[0]}" for name, why in told.items())]
+            [head, *(f"no {' or '.join(names)}: {why}" for why, names in told.items())]
         )
 
 

@@ -272,7 +272,7 @@ def test_ping_for_people_and_without_an_upgrade(start_echo: Start, tmp_path: Pat
     plain = f"{url}?transports=unix"
     assert ping(plain)["transport"] == "unix"
     text = l5("ping", plain, "-n", "3").stdout
-    assert text.startswith(f"{plain}: unix, not upgraded; no shm: ")
+    assert text.startswith(f"{plain}: unix, not upgraded; no shm or rdma: ")
     assert "3 requests of 64 bytes: min " in text and "p99" in text
 
 
