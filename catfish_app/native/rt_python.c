@@ -71,13 +71,16 @@ static PyObject *raise_error(const Tree *self, int error)
     return NULL;
 }
 
+/* Nobody waits for the GIL with the writers' mutex in hand: a search that keeps the GIL may wait for that mutex, when it was
+ * disturbed too often.  So who had to wait for the mutex without the GIL lets go of it, and tries again with the GIL. */
 static void lock(Tree *self)
 {
-    if (rt_trylock(self->tree) == 0)
-        return;
-    Py_BEGIN_ALLOW_THREADS
-    rt_lock(self->tree);
-    Py_END_ALLOW_THREADS
+    while (rt_trylock(self->tree) != 0) {
+        Py_BEGIN_ALLOW_THREADS
+        rt_lock(self->tree);
+        rt_unlock(self->tree);
+        Py_END_ALLOW_THREADS
+    }
 }
 
 static PyObject *ids_to_list(const uint64_t *ids, size_t n)
