@@ -211,8 +211,7 @@ class MailboxChannel(Channel):
             self._end.fail(str(error))
             return
         self._end.poll()
-        self._repost()
-        self.settle()
+        self._repost()  # what is owed is paid by an answer, or when it comes to sleeping again
 
     # ---- membership of an event loop ------------------------------------------------------------
 
