@@ -78,6 +78,13 @@ def pytest_configure(config: pytest.Config) -> None:
     _leaks.settle()
     if _skips.strict():
         # CI judges the change, always by the same examples; everywhere else new ones are tried.
-        hypothesis.settings.register_profile("ci", derandomize=True, print_blob=True)
+        # How fast the machine is, is not what the tests are about.
+        hypothesis.settings.register_profile(
+            "ci",
+            derandomize=True,
+            print_blob=True,
+            deadline=None,
+            suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        )
         hypothesis.settings.load_profile("ci")
         config.pluginmanager.register(_skips.NoSilentSkips(), "no-silent-skips")
