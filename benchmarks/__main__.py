@@ -7,14 +7,13 @@ standard error as well.
 import argparse
 import importlib
 import inspect
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from benchmarks import _report
-from benchmarks._harness import KEYS, Row
+from benchmarks._harness import Row
 
 CASES = {
     "messaging": (
@@ -93,11 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = list(CASES) if chosen.case == "all" else [chosen.case]
     with _report.Report() as report:
         rows = rows_of(names, vars(chosen))
-        if chosen.json is None:
-            write(rows, [sys.stdout], report)
-        else:
-            with open_for_writing(chosen.json) as file:
-                write(rows, [sys.stdout, file], report)
+        _report.write(rows, chosen.json, report)
     return 0
 
 
@@ -106,11 +101,6 @@ def positive(text: str) -> int:
     if number < 1:
         raise ValueError(text)
     return number
-
-
-def open_for_writing(path: Path) -> IO[str]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("w", encoding="utf-8")
 
 
 def rows_of(names: Sequence[str], options: dict[str, Any]) -> Iterator[Row]:
@@ -129,14 +119,6 @@ def rows_of(names: Sequence[str], options: dict[str, Any]) -> Iterator[Row]:
                 print(f"benchmarks: {name} takes no --{option}", file=sys.stderr)
         given = {key: value for key, value in options.items() if value is not None}
         yield from run(**{key: value for key, value in given.items() if key in taken})
-
-
-def write(rows: Iterator[Row], files: Sequence[IO[str]], report: _report.Report) -> None:
-    for row in rows:
-        line = json.dumps({key: row[key] for key in KEYS})
-        for file in files:
-            print(line, file=file, flush=True)
-        report.add(row)
 
 
 if __name__ == "__main__":

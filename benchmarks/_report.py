@@ -6,13 +6,28 @@
 import json
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks._harness import Row
+from benchmarks._harness import KEYS, Row
 
 _current: "Report | None" = None
+
+
+def write(rows: Iterable[Row], path: Path | None, report: "Report") -> None:
+    """Put each row, when it is there, as a line on standard output and in the file `path`."""
+    with ExitStack() as stack:
+        files = [sys.stdout]
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.append(stack.enter_context(path.open("w", encoding="utf-8")))
+        for row in rows:
+            line = json.dumps({key: row[key] for key in KEYS})
+            for file in files:
+                print(line, file=file, flush=True)
+            report.add(row)
 
 
 class Report:

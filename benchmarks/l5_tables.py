@@ -13,7 +13,6 @@ all is on this host. The table has 100,000 rows of 1,000 bytes unless told other
 """
 
 import argparse
-import json
 import socket
 import sys
 import tempfile
@@ -29,7 +28,7 @@ import attrs
 import l5
 from benchmarks import _report
 from benchmarks._cases import BANDWIDTH, Case, Peer, Size, left_out, measure
-from benchmarks._harness import KEYS, Metric, Row
+from benchmarks._harness import Metric, Row
 from benchmarks._postgres import Unavailable, cluster
 from benchmarks.messaging_peers import native_echo, ycsb_ours
 from benchmarks.messaging_peers.pair import Spec, WorkerFailed
@@ -73,19 +72,8 @@ def main(arguments: Sequence[str]) -> int:
             made = between_hosts(chosen.connect, chosen.token, options, size, folder)
         else:
             made = on_one_host(options, size, folder)
-        write(made, chosen.json, report)
+        _report.write(made, chosen.json, report)
     return 0
-
-
-def write(rows: Iterator[Row], path: Path | None, report: _report.Report) -> None:
-    lines: list[str] = []
-    for row in rows:
-        lines.append(json.dumps({key: row[key] for key in KEYS}))
-        print(lines[-1], flush=True)
-        report.add(row)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 async def serve(url: str, options: dict[str, Any], token: str | None) -> None:

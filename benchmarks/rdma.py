@@ -27,7 +27,7 @@ from typing import IO, Any
 import attrs
 
 from benchmarks import _report
-from benchmarks._harness import KEYS, Metric, Row, Sample, compare, take_turns
+from benchmarks._harness import Metric, Row, Sample, compare, take_turns
 from benchmarks._rdma_ends import WAYS, Counts, End, packets
 from l5 import rdma
 from l5.rdma import verbs
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
                     serve(device, listener, chosen.address)
                 return 0
             with _report.Report() as report:
-                write(run(device, chosen), chosen.json, report)
+                _report.write(run(device, chosen), chosen.json, report)
     except verbs.VerbsUnavailable as reason:
         print(f"rdma: {reason}", file=sys.stderr)
         return 1
@@ -76,17 +76,6 @@ def main(arguments: Sequence[str]) -> int:
 def endpoint(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port)
-
-
-def write(rows: Iterator[Row], path: Path | None, report: _report.Report) -> None:
-    lines: list[str] = []
-    for row in rows:
-        lines.append(json.dumps({key: row[key] for key in KEYS}))
-        print(lines[-1], flush=True)
-        report.add(row)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 @contextmanager
