@@ -229,6 +229,10 @@ class BlockingHub(Hub):
             call.raised = None  # it refers to this frame: no cycle
             raise
 
+    def parked_often(self) -> bool:
+        """Never: there are no other tasks, and a call without any time has one look only."""
+        return False
+
     def calls_here(self) -> bool:
         """Tell whether the calling thread is in a call already: a signal handler came in."""
         return threading.get_ident() in self._callers
