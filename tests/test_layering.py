@@ -43,6 +43,9 @@ IMPURE_MODULES = ("anyio", "asyncio", "select", "selectors", "socket", "ssl", "t
 # The one exception: our errors are subclasses of anyio's where anyio has a word for it.
 ERRORS_OF_ANYIO = re.compile(r"(Error|Failed|WouldBlock|EndOfStream)$")
 
+# The interface of l5.rdma to verbs. `_library` stands on it, and the bindings to libibverbs on that.
+VERBS = ("_constants", "_errors", "_resource", "_slots", "_values", "verbs")
+
 MODULE_LINES = 400
 TEST_MODULE_LINES = 600
 FUNCTION_LINES = 60
@@ -247,20 +250,20 @@ def test_nothing_imports_verbs_before_it_is_asked_to() -> None:
 
 
 def test_the_interface_of_verbs_knows_no_backend_and_no_mailbox() -> None:
-    below = ("_constants", "_errors", "_resource", "_slots", "_values", "verbs")
+    below = (*VERBS, "_library")
     found = [
         entry
         for name in below
         for entry in imports(ROOT / "l5" / "rdma" / f"{name}.py")
         if entry.reaches("l5")
-        and not entry.reaches("l5._errors", *(f"l5.rdma.{one}" for one in below))
+        and not entry.reaches("l5._errors", *(f"l5.rdma.{one}" for one in VERBS))
         and not (name == "_slots" and entry.reaches("l5.native", "l5._fast"))
     ]
     fail_with("The interface is below what implements and what uses it:", found)
 
 
 def test_backends_of_verbs_know_the_interface_only() -> None:
-    interface = ("_constants", "_errors", "_resource", "_slots", "_values", "verbs")
+    interface = (*VERBS, "_library")
     found = [
         entry
         for path in source_files("l5/rdma")

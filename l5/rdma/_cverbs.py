@@ -19,6 +19,7 @@ from .. import native
 from . import _constants as c
 from . import verbs
 from ._cverbs_parts import NativeCompletionQueue, NativeQueuePair, NativeRegion, check
+from ._library import queue_pair_parts
 from ._values import DeviceLimits, Gid, PortState, QueuePairOptions
 
 NAMES_BYTES: Final = 1 << 16
@@ -189,24 +190,17 @@ class NativeDomain(verbs.ProtectionDomain):
         options: QueuePairOptions,
     ) -> NativeQueuePair:
         """Make a queue pair."""
-        if not (
-            isinstance(send_queue, NativeCompletionQueue)
-            and isinstance(receive_queue, NativeCompletionQueue)
-        ):
-            raise TypeError("the completion queues must come from the same device")
-        for resource in (self, send_queue, receive_queue):
-            resource.check_open()
-        counts = (options.send_depth, options.receive_depth, options.inline_bytes)
-        if not all(0 <= count < 1 << 32 for count in counts):
-            raise verbs.verbs_error("create a queue pair", errno.EINVAL)
+        sending, receiving, counts = queue_pair_parts(
+            self, (send_queue, receive_queue), NativeCompletionQueue, options
+        )
         found = _ffi.new("struct l5_verbs_queue *")
         found.send_depth, found.receive_depth, found.inline_bytes = counts
         found.sges = 1
         code = _lib.l5_verbs_queue_create(
-            self.handle, send_queue.found.handle, receive_queue.found.handle, found
+            self.handle, sending.found.handle, receiving.found.handle, found
         )
         check("create a queue pair", code)
-        return NativeQueuePair(self, send_queue, receive_queue, options, found)
+        return NativeQueuePair(self, sending, receiving, options, found)
 
     def _release(self) -> None:
         check("close the protection domain", _lib.l5_verbs_domain_destroy(self.handle))

@@ -6,7 +6,6 @@ after that it refuses, so that no call reaches what the library has freed.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -21,10 +20,9 @@ from .._fast import (
     VerbsRegion,
     VerbsRequest,
 )
-from . import _constants as c
 from . import verbs
+from ._library import LibraryCompletionQueue, LibraryQueuePair
 from ._values import (
-    PSN_MAX,
     Completion,
     ConnectOptions,
     Gid,
@@ -68,13 +66,12 @@ class NativeRegion(verbs.MemoryRegion):
         self.owner = None
 
 
-class NativeCompletionQueue(verbs.CompletionQueue):
+class NativeCompletionQueue(LibraryCompletionQueue):
     """A completion queue."""
 
     def __init__(self, device: verbs.Device, found: Any) -> None:
-        super().__init__(device)
+        super().__init__(device, found.depth, found.fd if found.channel else None)
         self.found = found
-        self.depth: int = found.depth
         hot = self._hot = VerbsCompletions(found.handle, found.channel)
         # The instance's own, so that a poll is one call. They check for themselves.
         self.poll = hot.poll
@@ -91,27 +88,17 @@ class NativeCompletionQueue(verbs.CompletionQueue):
         self._need_events("arm the queue")
         self._hot.arm()
 
-    def fileno(self) -> int:
-        """Return the descriptor of its events."""
-        self._need_events("wait for completions")
-        return self.found.fd
-
     def drain_events(self) -> int:
         """Take all events."""
         self._need_events("take events")
         return self._hot.drain_events()
-
-    def _need_events(self, call: str) -> None:
-        self.check_open()
-        if not self.found.channel:
-            raise verbs.VerbsError(call, 0, "the queue was made without events")
 
     def _release(self) -> None:
         self._hot.retire()
         check("close the completion queue", _lib.l5_verbs_completions_destroy(self.found))
 
 
-class NativeQueuePair(verbs.QueuePair):
+class NativeQueuePair(LibraryQueuePair):
     """A queue pair."""
 
     def __init__(
@@ -122,14 +109,10 @@ class NativeQueuePair(verbs.QueuePair):
         options: QueuePairOptions,
         found: Any,
     ) -> None:
-        super().__init__(domain, send_queue, receive_queue)
-        self.device = domain.device
+        super().__init__(
+            domain, send_queue, receive_queue, options, found.number, found.inline_bytes
+        )
         self.handle: int = found.handle
-        self.number: int = found.number
-        self.send_depth, self.receive_depth = options.send_depth, options.receive_depth
-        self.inline_bytes: int = found.inline_bytes
-        self.psn = secrets.randbelow(PSN_MAX + 1)
-        self._access = options.remote_access
         self._hot = VerbsQueue(self.handle, self.send_depth, self.inline_bytes)
         # Receives may be posted from now on, before the peer is known.
         code = _lib.l5_verbs_queue_open(self.handle, 1, self._access)
@@ -143,32 +126,16 @@ class NativeQueuePair(verbs.QueuePair):
         self.check_open()
         return check("query the queue pair", _lib.l5_verbs_queue_state(self.handle))
 
-    def own_address(self, gid: Gid, *, port: int = 1) -> QueuePairAddress:
-        """Say how it is reached."""
-        self.check_open()
-        state, limits = self.device.port(port), self.device.limits
-        return QueuePairAddress(
-            number=self.number,
-            psn=self.psn,
-            gid=gid.raw,
-            lid=state.lid,
-            active_mtu=state.active_mtu,
-            rd_atomic=limits.rd_atomic,
-            init_rd_atomic=limits.init_rd_atomic,
-        )
-
     def connect(
         self, remote: QueuePairAddress, options: ConnectOptions, *, gid: Gid, port: int = 1
     ) -> None:
         """Connect."""
         self.check_open()
-        ethernet = self.device.port(port).link_layer == c.LINK_ETHERNET
         path = _ffi.new("struct l5_verbs_path *")
         path.gid = remote.gid
         path.number, path.psn, path.own_psn = remote.number, remote.psn, self.psn
         path.own_gid_index = gid.index
-        # Within an InfiniBand subnet a local address will do; elsewhere the GID is the address.
-        path.routed = ethernet or remote.lid == 0
+        path.routed = self._routed(remote, port)
         path.lid, path.port, path.mtu = remote.lid, port, options.mtu
         path.access = self._access
         path.rd_atomic, path.dest_rd_atomic = options.rd_atomic, options.dest_rd_atomic
@@ -193,7 +160,7 @@ class NativeQueuePair(verbs.QueuePair):
         wr_id: int = 0,
     ) -> verbs.SendRequest:
         """Prepare a write, send or read."""
-        hot = self._hot_region(region)
+        hot = self._own(region, NativeRegion).hot
         request = VerbsRequest(self._hot, hot, region, opcode, address, remote_address, rkey, wr_id)
         return cast(verbs.SendRequest, request)
 
@@ -201,7 +168,7 @@ class NativeQueuePair(verbs.QueuePair):
         self, opcode: int, region: verbs.MemoryRegion, *, address: int, rkey: int, wr_id: int = 0
     ) -> verbs.AtomicRequest:
         """Prepare an atomic; each post names its completion."""
-        hot = self._hot_region(region)
+        hot = self._own(region, NativeRegion).hot
         request = VerbsAtomic(self._hot, hot, region, opcode, address, rkey)
         return cast(verbs.AtomicRequest, request)
 
@@ -215,7 +182,7 @@ class NativeQueuePair(verbs.QueuePair):
         self, region: verbs.MemoryRegion, *, rkey: int, count_max: int
     ) -> verbs.ReadBatch:
         """Prepare a batch of reads."""
-        hot = self._hot_region(region)
+        hot = self._own(region, NativeRegion).hot
         return cast(verbs.ReadBatch, VerbsReads(self._hot, hot, region, rkey, count_max))
 
     def prepare_receive(
@@ -227,16 +194,9 @@ class NativeQueuePair(verbs.QueuePair):
         wr_id: int = 0,
     ) -> verbs.ReceiveRequest:
         """Prepare a receive."""
-        hot = None if region is None else self._hot_region(region)
+        hot = None if region is None else self._own(region, NativeRegion).hot
         request = VerbsReceive(self._hot, hot, region, address, length, wr_id)
         return cast(verbs.ReceiveRequest, request)
-
-    def _hot_region(self, region: verbs.MemoryRegion) -> VerbsRegion:
-        self.check_open()
-        region.check_open()
-        if not isinstance(region, NativeRegion):
-            raise TypeError(f"the region comes from another backend: {type(region).__name__}")
-        return region.hot
 
     def _release(self) -> None:
         check("close the queue pair", _lib.l5_verbs_queue_destroy(self.handle))

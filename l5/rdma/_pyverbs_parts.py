@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import ipaddress
-import secrets
 import weakref
 from collections.abc import Sequence
 from typing import Any, Final
 
 from . import _constants as c
 from . import verbs
+from ._library import LibraryCompletionQueue, LibraryQueuePair, queue_pair_parts
 from ._pyverbs_made import Api, Live, Maker, calling, code_of
 from ._pyverbs_requests import (
     PyverbsAtomic,
@@ -21,7 +20,6 @@ from ._pyverbs_requests import (
     Region,
 )
 from ._values import (
-    PSN_MAX,
     Completion,
     ConnectOptions,
     Gid,
@@ -61,16 +59,9 @@ class PyverbsDomain(verbs.ProtectionDomain):
         options: QueuePairOptions,
     ) -> PyverbsQueuePair:
         """Make a queue pair."""
-        if not (
-            isinstance(send_queue, PyverbsCompletionQueue)
-            and isinstance(receive_queue, PyverbsCompletionQueue)
-        ):
-            raise TypeError("the completion queues must come from the same device")
-        for resource in (self, send_queue, receive_queue):
-            resource.check_open()
-        counts = (options.send_depth, options.receive_depth, options.inline_bytes)
-        if not all(0 <= count < 1 << 32 for count in counts):
-            raise verbs.verbs_error("create a queue pair", errno.EINVAL)
+        sending, receiving, counts = queue_pair_parts(
+            self, (send_queue, receive_queue), PyverbsCompletionQueue, options
+        )
         capacity = self.api.QPCap(
             max_send_wr=counts[0],
             max_recv_wr=counts[1],
@@ -80,16 +71,14 @@ class PyverbsDomain(verbs.ProtectionDomain):
         )
         wanted = self.api.QPInitAttr(
             qp_type=TYPE_RC,
-            scq=send_queue.queue,
-            rcq=receive_queue.queue,
+            scq=sending.queue,
+            rcq=receiving.queue,
             cap=capacity,
             sq_sig_all=0,
         )
         with calling(self.api, "create a queue pair"):
             pair = self.api.QP(self.domain, wanted)
-        return PyverbsQueuePair(
-            self, send_queue, receive_queue, options, pair, wanted.max_inline_data
-        )
+        return PyverbsQueuePair(self, sending, receiving, options, pair, wanted.max_inline_data)
 
     def _release(self) -> None:
         with calling(self.api, "close the protection domain"):
@@ -124,17 +113,16 @@ class PyverbsRegion(Region):
         self.owner = None
 
 
-class PyverbsCompletionQueue(verbs.CompletionQueue):
+class PyverbsCompletionQueue(LibraryCompletionQueue):
     """A completion queue."""
 
     def __init__(
         self, device: verbs.Device, api: Api, queue: Any, channel: Any, descriptor: int
     ) -> None:
-        super().__init__(device)
+        super().__init__(device, queue.cqe, None if channel is None else descriptor)
         self.api = api
         self.queue = queue
-        self.depth: int = queue.cqe
-        self._channel, self._descriptor = channel, descriptor
+        self._channel = channel
         self._unacknowledged = 0
         self._live = Live("poll", queue.poll)
 
@@ -152,11 +140,6 @@ class PyverbsCompletionQueue(verbs.CompletionQueue):
         with calling(self.api, "arm"):
             self.queue.req_notify()
 
-    def fileno(self) -> int:
-        """Return the descriptor of its events."""
-        self._need_events("wait for completions")
-        return self._descriptor
-
     def drain_events(self) -> int:
         """Take all events."""
         self._need_events("take events")
@@ -164,11 +147,6 @@ class PyverbsCompletionQueue(verbs.CompletionQueue):
         if self._unacknowledged >= ACKNOWLEDGE_EVERY:
             self._acknowledge()
         return count
-
-    def _need_events(self, call: str) -> None:
-        self.check_open()
-        if self._channel is None:
-            raise verbs.VerbsError(call, 0, "the queue was made without events")
 
     def _take_events(self) -> int:
         count = 0
@@ -205,7 +183,7 @@ def _completion(found: Any) -> Completion:
     return Completion(found.wr_id, status, opcode, length, immediate, found.qp_num)
 
 
-class PyverbsQueuePair(verbs.QueuePair):
+class PyverbsQueuePair(LibraryQueuePair):
     """A queue pair."""
 
     def __init__(
@@ -217,15 +195,9 @@ class PyverbsQueuePair(verbs.QueuePair):
         pair: Any,
         inline_bytes: int,
     ) -> None:
-        super().__init__(domain, send_queue, receive_queue)
+        super().__init__(domain, send_queue, receive_queue, options, pair.qp_num, inline_bytes)
         self.api = domain.api
-        self.device = domain.device
-        self.number: int = pair.qp_num
-        self.send_depth, self.receive_depth = options.send_depth, options.receive_depth
-        self.inline_bytes = inline_bytes
         self.pair = pair
-        self.psn = secrets.randbelow(PSN_MAX + 1)
-        self._access = options.remote_access
         self.maker = Maker(self.api, pair, self.send_depth, inline_bytes)
         try:
             with calling(self.api, "open a queue pair"):
@@ -249,33 +221,17 @@ class PyverbsQueuePair(verbs.QueuePair):
         with calling(self.api, "query the queue pair"):
             return int(self.pair.query(STATE_BIT)[0].qp_state)
 
-    def own_address(self, gid: Gid, *, port: int = 1) -> QueuePairAddress:
-        """Say how it is reached."""
-        self.check_open()
-        state, limits = self.device.port(port), self.device.limits
-        return QueuePairAddress(
-            number=self.number,
-            psn=self.psn,
-            gid=gid.raw,
-            lid=state.lid,
-            active_mtu=state.active_mtu,
-            rd_atomic=limits.rd_atomic,
-            init_rd_atomic=limits.init_rd_atomic,
-        )
-
     def connect(
         self, remote: QueuePairAddress, options: ConnectOptions, *, gid: Gid, port: int = 1
     ) -> None:
         """Connect."""
         self.check_open()
-        ethernet = self.device.port(port).link_layer == c.LINK_ETHERNET
         route = self.api.GlobalRoute(
             dgid=self.api.GID(ipaddress.IPv6Address(remote.gid).exploded),
             sgid_index=gid.index,
             hop_limit=options.hop_limit,
         )
-        # Within an InfiniBand subnet a local address will do; elsewhere the GID is the address.
-        routed = ethernet or remote.lid == 0
+        routed = self._routed(remote, port)
         with calling(self.api, "connect a queue pair"):
             attributes = self._attributes(port)
             self.pair.to_init(attributes)
@@ -312,14 +268,14 @@ class PyverbsQueuePair(verbs.QueuePair):
         wr_id: int = 0,
     ) -> PyverbsRequest:
         """Prepare a write, send or read."""
-        own = self._checked(region)
+        own = self._own(region, PyverbsRegion)
         return PyverbsRequest(self.maker, opcode, own, address, remote_address, rkey, wr_id)
 
     def prepare_atomic(
         self, opcode: int, region: verbs.MemoryRegion, *, address: int, rkey: int, wr_id: int = 0
     ) -> PyverbsAtomic:
         """Prepare an atomic; each post names its completion."""
-        self._checked(region)
+        self._own(region, PyverbsRegion)
         return PyverbsAtomic(self.maker, opcode, region, address, rkey)
 
     def prepare_pair(
@@ -334,7 +290,7 @@ class PyverbsQueuePair(verbs.QueuePair):
         self, region: verbs.MemoryRegion, *, rkey: int, count_max: int
     ) -> PyverbsReads:
         """Prepare a batch of reads."""
-        self._checked(region)
+        self._own(region, PyverbsRegion)
         return PyverbsReads(self.maker, region, rkey, count_max)
 
     def prepare_receive(
@@ -347,15 +303,8 @@ class PyverbsQueuePair(verbs.QueuePair):
     ) -> PyverbsReceive:
         """Prepare a receive."""
         if region is not None:
-            self._checked(region)
+            self._own(region, PyverbsRegion)
         return PyverbsReceive(self.maker, region, address, length, wr_id)
-
-    def _checked(self, region: verbs.MemoryRegion) -> PyverbsRegion:
-        self.check_open()
-        region.check_open()
-        if not isinstance(region, PyverbsRegion):
-            raise TypeError(f"the region comes from another backend: {type(region).__name__}")
-        return region
 
     def _release(self) -> None:
         with calling(self.api, "close the queue pair"):
