@@ -43,7 +43,7 @@ IMPURE_MODULES = ("anyio", "asyncio", "select", "selectors", "socket", "ssl", "t
 # The one exception: our errors are subclasses of anyio's where anyio has a word for it.
 ERRORS_OF_ANYIO = re.compile(r"(Error|Failed|WouldBlock|EndOfStream)$")
 
-# The interface of l5.rdma to verbs. `_library` stands on it, and the bindings to libibverbs on that.
+# The interface to verbs. `_library` stands on it, and the bindings to libibverbs on that.
 VERBS = ("_constants", "_errors", "_resource", "_slots", "_values", "verbs")
 
 MODULE_LINES = 400
