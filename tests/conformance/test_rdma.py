@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
 
-from l5.rdma import _simulated
 from l5.testing import TransportSuite
+from tests.rdma._simulated import simulate
 
 
-class OverSimulatedDevice(TransportSuite):
-    __test__ = False  # what follows is tested
+class SimulatedDevice:
+    """What a suite needs to run over the device that follows `plan`."""
+
     transport = "rdma"
     plan: ClassVar[str] = "kind"
 
     @pytest.fixture(autouse=True)
-    def device(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        monkeypatch.setenv("L5_VERBS", "simulated")
-        monkeypatch.setenv("L5_SIMULATED", self.plan)
-        monkeypatch.setattr(_simulated, "_DEFAULT", [])
-        yield
+    def device(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        simulate(monkeypatch, self.plan)
 
     def url(self, directory: str) -> str:
         return "l5+rdma://127.0.0.1:0"
+
+
+class OverSimulatedDevice(SimulatedDevice, TransportSuite):
+    __test__ = False  # what follows is tested
 
 
 class TestFlagsAndImmediates(OverSimulatedDevice):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from l5.testing import RegionSuite
-from tests.conformance.test_transports import certificates
+from tests.conformance.test_transports import OverTLS
 
 
 class TestInproc(RegionSuite):
@@ -32,20 +32,8 @@ class TestTCP(RegionSuite):
         return "l5+tcp://127.0.0.1:0"
 
 
-class TestTLS(RegionSuite):
-    transport = "tcp"
+class TestTLS(OverTLS, RegionSuite):
     one_sided = False
-
-    @property
-    def server_options(self):  # type: ignore[override]
-        return {"ssl_context": certificates()[0]}
-
-    @property
-    def client_options(self):  # type: ignore[override]
-        return {"ssl_context": certificates()[1]}
-
-    def url(self, directory: str) -> str:
-        return "l5s://127.0.0.1:0?transports=tcp"
 
 
 @pytest.mark.shm

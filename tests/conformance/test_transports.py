@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from functools import cache
+from typing import Any
 
 import pytest
 import trustme
@@ -43,19 +44,25 @@ def certificates() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return server, client
 
 
-class TestTLS(TransportSuite):
+class OverTLS:
+    """What a suite needs to run over TLS."""
+
     transport = "tcp"
 
     @property
-    def server_options(self):  # type: ignore[override]
+    def server_options(self) -> dict[str, Any]:
         return {"ssl_context": certificates()[0]}
 
     @property
-    def client_options(self):  # type: ignore[override]
+    def client_options(self) -> dict[str, Any]:
         return {"ssl_context": certificates()[1]}
 
     def url(self, directory: str) -> str:
         return "l5s://127.0.0.1:0?transports=tcp"
+
+
+class TestTLS(OverTLS, TransportSuite):
+    pass
 
 
 @pytest.mark.shm

@@ -16,6 +16,7 @@ from l5._options import ListenOptions, Options
 from l5.abc import Link, PeerInfo, UpgradeAttempt
 from l5.rdma import _devices, _simulated
 from l5.transports.rdma import RDMATransport
+from tests.rdma._simulated import simulate
 
 pytestmark = pytest.mark.anyio
 
@@ -40,9 +41,7 @@ LINK = cast(Link, Here())
 
 @pytest.fixture(autouse=True)
 def fabric(monkeypatch: pytest.MonkeyPatch) -> Iterator[_simulated.Fabric]:
-    monkeypatch.setenv("L5_VERBS", "simulated")
-    monkeypatch.setenv("L5_SIMULATED", "kind")
-    monkeypatch.setattr(_simulated, "_DEFAULT", [])
+    simulate(monkeypatch)
     monkeypatch.setattr(_devices, "_open", {})
     fabric = _simulated.backend().fabric
     yield fabric

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,11 +13,12 @@ import pytest
 import l5
 from l5._memory_link import MemoryLink
 from l5.blocking import connect as connect_here
-from l5.rdma import _simulated, verbs
+from l5.rdma import verbs
 from l5.rdma._end import SEND_DEPTH, End, Memory
 from l5.rdma._region_access import LANDING_BYTES, OUTSTANDING_MAX, Access
 from l5.rdma._regions import MemoryServer
 from l5.rdma._simulated import Fabric, Plan, SimulatedBackend
+from tests.rdma._simulated import simulate
 
 SIZE = 1 << 20
 
@@ -28,11 +29,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> object:
 
 
 @pytest.fixture(autouse=True, params=["kind", "hostile:3"])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("L5_VERBS", "simulated")
-    monkeypatch.setenv("L5_SIMULATED", request.param)
-    monkeypatch.setattr(_simulated, "_DEFAULT", [])
-    yield
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch, request.param)
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ The whole suite runs over the simulated device (tests/conformance/test_regions_r
 """
 
 import os
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 import l5
 from tests.pages.torture import Library, build_library, read_for
-from tests.rdma.device.test_transport import ADDRESS, BINDINGS, resources, reverse
+from tests.rdma.device.test_transport import ADDRESS, resources, reverse
 
 SIZE = 1 << 20
 LAYOUT = l5.PageLayout(256, 1024)
@@ -22,17 +22,6 @@ pytestmark = [
     pytest.mark.anyio,
     pytest.mark.skipif(not ADDRESS, reason="no RDMA device: needs an emulated machine"),
 ]
-
-
-@pytest.fixture(scope="module", params=[pytest.param(("asyncio", {}), id="asyncio")])
-def anyio_backend(request: pytest.FixtureRequest) -> object:
-    return request.param
-
-
-@pytest.fixture(params=BINDINGS, autouse=True)
-def binding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("L5_VERBS", request.param)
-    yield request.param
 
 
 @asynccontextmanager

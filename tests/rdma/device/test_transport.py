@@ -7,7 +7,6 @@ that a driver does what the simulation says; on one loop, for emulated processor
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,23 +15,11 @@ from l5.testing._ends import EndTests
 from l5.testing._messages import MessageTests
 
 ADDRESS = os.environ.get("SOFTROCE_ADDR", "")
-BINDINGS = ("cverbs", "pyverbs")
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.skipif(not ADDRESS, reason="no RDMA device: needs an emulated machine"),
 ]
-
-
-@pytest.fixture(scope="module", params=[pytest.param(("asyncio", {}), id="asyncio")])
-def anyio_backend(request: pytest.FixtureRequest) -> object:
-    return request.param
-
-
-@pytest.fixture(params=BINDINGS, autouse=True)
-def binding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("L5_VERBS", request.param)
-    yield request.param
 
 
 class TestOverSoftRoCE(MessageTests, EndTests):

@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 
 import l5
-from l5.rdma import _simulated
+from tests.rdma._simulated import simulate
 
 from ._rig import rig_on
 
@@ -35,8 +35,7 @@ def test_requests_and_completions(mode: str, posts: int) -> None:
 
 @pytest.mark.anyio
 async def test_statistics_tell_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("L5_VERBS", "simulated")
-    monkeypatch.setattr(_simulated, "_DEFAULT", [])
+    simulate(monkeypatch)
     async with l5.serve(lambda request: request, "l5+rdma://127.0.0.1:0") as server:
         async with await l5.connect(server.urls[0]) as client:
             for _ in range(REQUESTS):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import pytest
 
 import l5
-from l5.rdma import _simulated, verbs
+from l5.rdma import verbs
+from tests.rdma._simulated import simulate
 
 
 @pytest.fixture(scope="module", params=[pytest.param(("asyncio", {}), id="asyncio")])
@@ -18,11 +18,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> object:
 
 
 @pytest.fixture(autouse=True)
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("L5_VERBS", "simulated")
-    monkeypatch.setenv("L5_SIMULATED", "kind")
-    monkeypatch.setattr(_simulated, "_DEFAULT", [])
-    yield
+def device(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch)
 
 
 @pytest.mark.anyio
