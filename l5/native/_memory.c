@@ -275,7 +275,7 @@ static PyObject *memory_forget(Memory *self, PyObject *reason)
         self->reason = Py_NewRef(reason);
     }
     self->word = NULL; /* the guard is forgotten by itself */
-    if (self->base && (!self->exports || l5_region_blank(self->base, l5_region_map_bytes((uint64_t)self->size)) < 0))
+    if (self->base && (!self->exports || l5_mapping_blank(self->base, l5_region_map_bytes((uint64_t)self->size)) < 0))
         self->base = NULL;
     Py_RETURN_NONE;
 }

@@ -135,6 +135,8 @@ struct l5_channel {
 
 /* segment.c: the memory.  All return 0 (or a descriptor) or -errno. */
 int l5_memfd_create(void);
+/* In a forked child, where a mapping is gone: put private zeros in its place, if that is free. */
+int l5_mapping_blank(void *base, uint64_t map_bytes);
 int l5_segment_create(uint64_t ring_bytes);
 int l5_segment_verify(int fd, uint64_t ring_bytes, const char **why);
 int l5_segment_lock(int fd, uint64_t ring_bytes, const char **why);

@@ -14,16 +14,6 @@
 #include "channel.h"
 #include "region.h"
 
-#ifndef MAP_NORESERVE
-#define MAP_NORESERVE 0
-#endif
-#ifndef MAP_FIXED_NOREPLACE
-#ifdef __linux__
-#define MAP_FIXED_NOREPLACE 0x100000
-#else
-#define MAP_FIXED_NOREPLACE 0
-#endif
-#endif
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
@@ -154,20 +144,6 @@ int l5_region_map(int fd, uint64_t size_bytes, int writable, int alien, uint8_t 
 void l5_region_unmap(uint8_t *base, uint64_t map_bytes)
 {
     munmap(base, map_bytes);
-}
-
-/* In a forked child, where the mapping is gone: put private zeros in its place, if that is free. */
-int l5_region_blank(uint8_t *base, uint64_t map_bytes)
-{
-    void *at = mmap(base, map_bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-
-    if (at == MAP_FAILED)
-        return -errno;
-    if (at == (void *)base)
-        return 0;
-    munmap(at, map_bytes); /* an older kernel took the address for a hint */
-    return -EEXIST;
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */

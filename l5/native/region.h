@@ -39,7 +39,6 @@ int l5_region_verify(int fd, uint64_t size_bytes, int writable, const char **why
 uint64_t l5_region_map_bytes(uint64_t size_bytes);
 int l5_region_map(int fd, uint64_t size_bytes, int writable, int alien, uint8_t **base);
 void l5_region_unmap(uint8_t *base, uint64_t map_bytes);
-int l5_region_blank(uint8_t *base, uint64_t map_bytes);
 
 /* Copies: `there` is the region's.  Bounds are the caller's business. */
 void l5_region_read(void *here, const uint8_t *there, size_t bytes);

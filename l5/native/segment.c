@@ -280,16 +280,20 @@ void l5_channel_unmap(struct l5_channel *channel)
     channel->control = NULL;
 }
 
-/* In a forked child, where the mapping is gone: put private zeros in its place, if that is free. */
+int l5_mapping_blank(void *base, uint64_t map_bytes)
+{
+    void *at = mmap(base, map_bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+
+    if (at == MAP_FAILED)
+        return -errno;
+    if (at == base)
+        return 0;
+    munmap(at, map_bytes); /* an older kernel took the address for a hint */
+    return -EEXIST;
+}
+
 int l5_channel_blank(struct l5_channel *channel)
 {
-    void *base = mmap(channel->control, channel->map_bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-
-    if (base == MAP_FAILED)
-        return -errno;
-    if (base == (void *)channel->control)
-        return 0;
-    munmap(base, channel->map_bytes); /* an older kernel took the address for a hint */
-    return -EEXIST;
+    return l5_mapping_blank(channel->control, channel->map_bytes);
 }
