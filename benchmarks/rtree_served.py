@@ -10,7 +10,6 @@ windows and that of windows grown by as much.
 """
 
 import importlib
-import json
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import attrs
 import numpy as np
 
 from benchmarks import _harness
+from benchmarks._clients import ask, read
 from benchmarks._harness import Metric, Row, Sample
 from benchmarks._postgres import Unavailable, cluster, descendants
 from benchmarks.rtree_peers import workload
@@ -87,7 +87,7 @@ class Clients:
             )
         try:
             for process in self._processes:
-                self._read(process)
+                read(process, self.name)
             yield self
         finally:
             for process in self._processes:
@@ -110,18 +110,7 @@ class Clients:
         return sum(result["hits"] for result in self._ask_all(wish))
 
     def _ask_all(self, wish: dict[str, Any]) -> list[dict[str, Any]]:
-        for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(wish) + "\n")
-            process.stdin.flush()
-        return [json.loads(self._read(process)) for process in self._processes]
-
-    def _read(self, process: subprocess.Popen[str]) -> str:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a client of {self.name} ended with status {process.wait()}")
-        return line
+        return ask(self._processes, wish, self.name)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import random as _random
 from collections.abc import Callable
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import attrs
 
@@ -53,34 +53,34 @@ class OffloadPolicy(Protocol):
         ...
 
 
+class _Always:
+    """One path, whatever happens."""
+
+    path: ClassVar[Path]
+
+    def choose(self, now: float) -> Path:
+        """Return the path."""
+        return self.path
+
+    def observe(self, path: Path, latency_s: float, now: float, reads: int = 0) -> None:
+        """Learn nothing."""
+
+    def heartbeat(self, busy_share: float, sequence: int, now: float) -> None:
+        """Learn nothing."""
+
+
 @attrs.frozen
-class AlwaysServer:
+class AlwaysServer(_Always):
     """Ask the server, always."""
 
-    def choose(self, now: float) -> Path:
-        """Return `Path.SERVER`."""
-        return _SERVER
-
-    def observe(self, path: Path, latency_s: float, now: float, reads: int = 0) -> None:
-        """Learn nothing."""
-
-    def heartbeat(self, busy_share: float, sequence: int, now: float) -> None:
-        """Learn nothing."""
+    path: ClassVar[Path] = _SERVER
 
 
 @attrs.frozen
-class AlwaysClient:
+class AlwaysClient(_Always):
     """Leave the server alone, always."""
 
-    def choose(self, now: float) -> Path:
-        """Return `Path.CLIENT`."""
-        return _CLIENT
-
-    def observe(self, path: Path, latency_s: float, now: float, reads: int = 0) -> None:
-        """Learn nothing."""
-
-    def heartbeat(self, busy_share: float, sequence: int, now: float) -> None:
-        """Learn nothing."""
+    path: ClassVar[Path] = _CLIENT
 
 
 # ---- what the next heartbeat will say --------------------------------------------------------

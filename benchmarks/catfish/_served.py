@@ -17,6 +17,7 @@ import attrs
 import numpy as np
 
 import catfish_app
+from benchmarks._clients import ask, read
 from benchmarks.catfish._figure import Point, Scope, left_out
 from benchmarks.catfish._simulated import TITLES
 from benchmarks.rtree_peers import workload
@@ -102,16 +103,11 @@ class Fleet:
 
     def wait_ready(self) -> None:
         for process in self._processes:
-            self._read(process)
+            read(process, self.way.name)
 
     def measure(self, clients: int, wish: dict[str, Any]) -> dict[str, float]:
         """Let some of the clients ask at once; return what all of them found."""
-        asked = self._processes[:clients]
-        for process in asked:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(wish) + "\n")
-            process.stdin.flush()
-        found = [json.loads(self._read(process)) for process in asked]
+        found = ask(self._processes[:clients], wish, self.way.name)
         shares = [one["busy_share"] for one in found if one["busy_share"] is not None]
         rate = sum(one["rate"] for one in found)
         mean = sum(one["mean_us"] * one["rate"] for one in found) / rate
@@ -126,13 +122,6 @@ class Fleet:
     def end(self) -> None:
         for process in self._processes:
             process.communicate()
-
-    def _read(self, process: subprocess.Popen[str]) -> str:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a client of {self.way.name} ended with {process.wait()}")
-        return line
 
 
 @contextmanager

@@ -143,13 +143,7 @@ class MailboxClient(MailboxChannel):
         if self.in_memory:
             self._inline.post(0, flags)
         else:
-            self._end.pair.prepare(
-                verbs.OP_WRITE,
-                self._end.scratch,
-                address=self._end.inline_source,
-                remote_address=self._row.address,
-                rkey=self._row.rkey,
-            ).post(0, flags)
+            self._end.post_nothing(self._row.address, self._row.rkey, flags)
 
     def send_empty(self) -> None:
         """Write a row without frames: the server will say that it has taken it."""

@@ -218,6 +218,16 @@ class End:
         counters.signalled = self.slots.signalled
         return last
 
+    def post_nothing(self, remote_address: int, rkey: int, flags: int) -> None:
+        """Write no bytes, for the completion; the slot has been taken, and is counted elsewhere."""
+        self.pair.prepare(
+            verbs.OP_WRITE,
+            self.scratch,
+            address=self.inline_source,
+            remote_address=remote_address,
+            rkey=rkey,
+        ).post(0, flags)
+
     def prepare_staging(self, length: int) -> bool:
         """Make room for messages of `length` bytes; True when requests have to be prepared anew.
 

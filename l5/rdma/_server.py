@@ -228,13 +228,7 @@ class MailboxServer(MailboxChannel):
 
     def _post_nothing(self, flags: int) -> None:
         self.counters.posts += 1
-        self._end.pair.prepare(
-            verbs.OP_WRITE,
-            self._end.scratch,
-            address=self._end.inline_source,
-            remote_address=self._ring.address,
-            rkey=self._ring.rkey,
-        ).post(0, flags)
+        self._end.post_nothing(self._ring.address, self._ring.rkey, flags)
 
     @property
     def asked(self) -> bool:
