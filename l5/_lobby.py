@@ -44,15 +44,15 @@ class Lobby:
         """Those whose hello is not here, or not all of it, by their arrival."""
 
     async def take_place(self) -> None:
-        """Wait for a place; the oldest silent guest goes once it has had its chance."""
-        while self.silent:
+        """Wait for a place; if none is free, the oldest silent guest goes after its chance."""
+        while self.silent and not self._free.value:
             oldest = next(iter(self.silent))
             left = oldest.arrived + self.chance - anyio.current_time()
             with anyio.move_on_after(max(left, 0.0)):
                 await self._free.acquire()
                 return
             await anyio.lowlevel.checkpoint()  # its hello may be here: the loop may have been held
-            if oldest in self.silent:
+            if oldest in self.silent and not self._free.value:
                 oldest.heard()
                 oldest.evicted = True
                 oldest.scope.cancel()
