@@ -71,9 +71,9 @@ async def test_a_client_that_never_takes_its_answers(url: str, stage: Stage) -> 
                     assert await bystander.request(b"still") == b"still"
                 assert made == 8
                 assert server.statistics().running <= 8
-            while server.statistics().connections > 1:
+            # A cancelled handler ends in a later turn of the loop than its connection.
+            while server.statistics().connections > 1 or server.statistics().running:
                 await anyio.sleep(0.001)
-            assert server.statistics().running == 0
 
 
 async def test_a_server_that_never_reads(url: str, stage: Stage) -> None:

@@ -91,9 +91,9 @@ async def test_more_than_was_agreed(url: str, stage: Stage, what: str) -> None:
     async with serving(url, wait_or_echo, **limits) as server:
         async with stage.actor("_hostile:overrun", server.urls[0], what) as client:
             assert OVERRUNS[what] in await client.says("told")
-        while server.statistics().connections > 1:
+        # A cancelled handler ends in a later turn of the loop than its connection.
+        while server.statistics().connections > 1 or server.statistics().running:
             await anyio.sleep(0.001)
-        assert server.statistics().running == 0
 
 
 async def test_total_reassembly(url: str, stage: Stage) -> None:
