@@ -193,8 +193,8 @@ class Session(SessionCounters):
                     break
                 self.frames_received += 1
                 DISPATCH[frame[0]](self, frame[1], frame[2], frame[3])
-        except anyio.EndOfStream:
-            self.fail(self.leaving or anyio.BrokenResourceError(GONE))
+        except anyio.EndOfStream as end:  # who has words for it says them
+            self.fail(self.leaving or anyio.BrokenResourceError(*end.args or (GONE,)))
         except Exception as error:
             self.fail(error)
         else:

@@ -3,6 +3,9 @@
 How a side sleeps (modes with immediates): it polls; tells the peer what it owes; arms its
 completion queue; polls *again*, completions and memory; and only then waits for the queue's
 descriptor.  In the mode `flags` nothing can wake it, so the event loop looks again after a nap.
+
+What the device refuses ends this connection, and says why; an event loop that looks at it, arms it
+or has it pay what it owes hears of no exception.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ FLAGS_IMM: Final = "flags+imm"
 IMM: Final = "imm"
 MODES: Final = (FLAGS, FLAGS_IMM, IMM)
 """Each trusts less, or wants more, than the one before: of two ends' modes the later one holds."""
+REFUSALS: Final = (verbs.VerbsError, OSError)
+"""What a device, or the system that gives it memory, says no by."""
 
 
 class MailboxChannel(Channel):
@@ -51,6 +56,8 @@ class MailboxChannel(Channel):
         self._pid = os.getpid()
         self._closed = False
         self._parting = False
+        self._fault: RemoteProtocolError | None = None
+        """What the peer did wrong, found where nobody could be told."""
 
     def _set_mode(self, mode: str) -> None:
         self.mode: str = mode
@@ -112,8 +119,8 @@ class MailboxChannel(Channel):
         """Send, or take for sending, a frame that is not too long."""
 
     @abstractmethod
-    def settle(self) -> bool:
-        """Tell the peer what it is owed; True when nothing is owed (any more)."""
+    def _settle(self) -> bool:
+        """Do what `settle` says; it may raise what the device does."""
 
     @abstractmethod
     def _unsent(self) -> bool:
@@ -131,7 +138,7 @@ class MailboxChannel(Channel):
             raise anyio.BrokenResourceError(self._end.broken)
         try:
             return self._accept((kind, flags, id, view), size)
-        except verbs.VerbsError as error:
+        except REFUSALS as error:
             self._end.fail(str(error))
             raise anyio.BrokenResourceError(str(error)) from error
 
@@ -141,16 +148,39 @@ class MailboxChannel(Channel):
             self._check()
             self._look()
             if not frames:
+                if self._fault is not None:
+                    raise self._fault
                 if not self._end.broken:
                     return None
-                raise anyio.EndOfStream
+                raise anyio.EndOfStream(self._end.broken)
         return Frame(*frames.popleft())
 
     def _look(self) -> None:
         """Take what has arrived; of a broken queue pair the last of it may still come."""
         if self._end.broken:
             self._end.poll()
-        self._advance()
+        try:
+            self._advance()
+        except REFUSALS as error:
+            self._end.fail(str(error))
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be sent any more; empty if it can."""
+        return self._end.broken
+
+    def settle(self) -> bool:
+        """Tell the peer what it is owed; True when nothing is owed (any more).
+
+        Never raises: if that cannot be sent, the connection is over, and its session finds out.
+        """
+        try:
+            return self._settle()
+        except REFUSALS as error:
+            self._end.fail(str(error))
+            if self._session is not None:
+                self._session.hub.touch(self._session)
+            return True
 
     def _check(self) -> None:
         if self._closed:
@@ -174,7 +204,7 @@ class MailboxChannel(Channel):
     # ---- Pollable -------------------------------------------------------------------------------
 
     def poll(self) -> bool:
-        return bool(self._frames) or self._has_arrived()
+        return bool(self._frames or self._end.broken or self._fault) or self._has_arrived()
 
     def arm(self, *, space: bool = False) -> bool:
         if self._something(space):
@@ -194,7 +224,7 @@ class MailboxChannel(Channel):
         return True
 
     def _something(self, space: bool) -> bool:
-        if self._frames or self._end.broken or self._has_arrived():
+        if self._frames or self._end.broken or self._fault or self._has_arrived():
             return True
         return space and self._has_space()
 
@@ -240,17 +270,18 @@ class MailboxChannel(Channel):
                 self._advance()
                 if not self._frames:
                     break
-            self.settle()
-        except (verbs.VerbsError, RemoteProtocolError) as error:
+            self._settle()
+            if end.broken or self._peer_left():
+                return True
+            if self._unsent():
+                return False
+            if not self._parting and end.slots.outstanding and end.room(1):
+                # A write of nothing: it completes after all that went before it.
+                self._parting = True
+                self._post_nothing(end.slots.take(1, verbs.SIGNALED))
+        except (*REFUSALS, RemoteProtocolError) as error:
             end.fail(str(error))
-        if end.broken or self._peer_left():
             return True
-        if self._unsent():
-            return False
-        if not self._parting and end.slots.outstanding and end.room(1):
-            # A write of nothing: it completes after all that went before it.
-            self._parting = True
-            self._post_nothing(end.slots.take(1, verbs.SIGNALED))
         return end.drained()
 
     @abstractmethod

@@ -153,15 +153,10 @@ class MailboxClient(MailboxChannel):
     def answered(self) -> bool:
         """Tell whether the server has taken all rows."""
         self._end.poll()
-        self._advance()
+        self._look()
         return self._sender.free
 
-    @property
-    def trouble(self) -> str:
-        """Why nothing can be sent any more; empty if it can."""
-        return self._end.broken
-
-    def settle(self) -> bool:
+    def _settle(self) -> bool:
         self._pump(idle=self._reader.due)
         return True
 

@@ -136,6 +136,8 @@ class RowSender:
             raise RemoteProtocolError(
                 f"the peer gave a row of {row.bytes} bytes where {self.wanted_bytes} were asked for"
             )
+        if row.address + row.bytes > 1 << 64:
+            raise RemoteProtocolError(f"the peer gave a row at {row.address:#x}, beyond all memory")
         self.row_bytes = row.bytes
         self.wanted_bytes = 0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .. import native
-from .._errors import RemoteProtocolError, TransportUnavailable
+from .._errors import RemoteProtocolError
 from . import verbs
-from ._channel import MailboxChannel
+from ._channel import REFUSALS, MailboxChannel
 from ._end import WAS_READ, End, Memory
 from ._mailbox import (
     HEADER_BYTES,
@@ -150,8 +150,9 @@ class MailboxServer(MailboxChannel):
         self._old = (self.row_region, self._row)
         try:
             self._make_row(size)
-        except verbs.VerbsError as error:
-            raise TransportUnavailable("rdma", f"no row of {size} bytes: {error}") from error
+        except REFUSALS as error:
+            self._end.fail(f"no row of {size} bytes for the peer: {error}")
+            return
         self._writer.row = NewRow(self.row_region.address, self.row_region.rkey, size)
         self.counters.resizes += 1
 
@@ -191,8 +192,8 @@ class MailboxServer(MailboxChannel):
     def _ask(self, *, short: bool) -> None:
         """READ how far the client is, if it is not being done."""
         end = self._end
-        if not short or self._reading or end.broken or not end.room(1):
-            return
+        if not short or self._reading or not end.rd_atomic or end.broken or not end.room(1):
+            return  # a device that answers no READs: the client's rows say how far it is
         if self._writer.asked_at == self._writer.write:
             return  # nothing was written since: the client itself says when it has read
         self._writer.asked_at = self._writer.write
@@ -203,7 +204,10 @@ class MailboxServer(MailboxChannel):
 
     def _was_read(self) -> None:
         self._reading = False
-        self._writer.learn(*self._end.words())
+        try:
+            self._writer.learn(*self._end.words())
+        except RemoteProtocolError as error:  # whoever polled is not the one to tell
+            self._fault = self._fault or error
 
     def _has_space(self) -> bool:
         return self._writer.fits(self._refused) and self._end.room(1)
@@ -215,7 +219,7 @@ class MailboxServer(MailboxChannel):
             return False
         return super().arm(space=space)
 
-    def settle(self) -> bool:
+    def _settle(self) -> bool:
         if self._closed or self._end.broken or not self._writer.owes:
             return True
         if not self._writer.fits(None) or not self._post(None, None, False):
@@ -234,7 +238,7 @@ class MailboxServer(MailboxChannel):
     def asked(self) -> bool:
         """Take rows, and tell whether one has come."""
         self._end.poll()
-        self._advance()
+        self._look()
         return self._writer.rows > 0
 
     # ---- membership and end ---------------------------------------------------------------------

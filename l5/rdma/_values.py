@@ -24,6 +24,9 @@ RNR_RETRIES: Final = 6  # 7 is "for ever" by the standard
 RNR_TIMER: Final = 12  # 0.64 ms
 HOP_LIMIT: Final = 64
 PSN_MAX: Final = (1 << 24) - 1
+QPN_MIN: Final = 2  # 0 and 1 are those of a port's own management
+QPN_MULTICAST: Final = (1 << 24) - 1
+LID_MAX: Final = 0xBFFF  # above are multicasts; 0 is none
 
 
 @attrs.frozen
@@ -93,13 +96,18 @@ class Completion(NamedTuple):
         return c.STATUS_TEXTS.get(self.status, f"status {self.status}")
 
 
+def _is_unicast(_owner: object, field: attrs.Attribute[bytes], gid: bytes) -> None:
+    if len(gid) != 16 or not any(gid) or gid[0] == 0xFF:
+        raise ValueError(f"'{field.name}' is no address of one port: {gid.hex()}")
+
+
 @attrs.frozen
 class QueuePairAddress:
     """All that the other end must know to connect to a queue pair."""
 
-    number: int = attrs.field(validator=attrs.validators.in_(range(1 << 24)))
+    number: int = attrs.field(validator=attrs.validators.in_(range(QPN_MIN, QPN_MULTICAST)))
     psn: int = attrs.field(validator=attrs.validators.in_(range(1 << 24)))
-    gid: bytes = attrs.field(validator=[attrs.validators.min_len(16), attrs.validators.max_len(16)])
+    gid: bytes = attrs.field(validator=_is_unicast)
     lid: int = attrs.field(validator=attrs.validators.in_(range(1 << 16)))
     active_mtu: int = attrs.field(validator=attrs.validators.in_(c.MTU_BYTES))
     rd_atomic: int = attrs.field(validator=attrs.validators.in_(range(256)))

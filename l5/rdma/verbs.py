@@ -49,6 +49,7 @@ from ._errors import (
 from ._resource import Resource
 from ._slots import SendSlots
 from ._values import (
+    LID_MAX,
     Completion,
     ConnectOptions,
     DeviceLimits,
@@ -64,6 +65,7 @@ from ._values import (
 )
 
 __all__ = [
+    "LID_MAX",
     "MEMLOCK_ADVICE",
     "AtomicRequest",
     "Backend",

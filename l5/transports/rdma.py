@@ -175,7 +175,9 @@ def _parse_address(params: Params, link: Link, port: verbs.PortState) -> verbs.Q
     try:
         address = verbs.QueuePairAddress(*_ADDRESS.unpack(data))
     except ValueError as error:
-        raise _unfit(f"the peer's queue pair cannot be: {error}") from None
+        raise _unfit(f"the peer's queue pair cannot be: {error.args[0]}") from None
+    if port.link_layer == verbs.LINK_INFINIBAND and not 0 < address.lid <= verbs.LID_MAX:
+        raise _unfit(f"the peer's port has the LID {address.lid}, which is none of one port")
     host = link.peer.address.rpartition(":")[0].strip("[]")
     if port.link_layer == verbs.LINK_ETHERNET and address.gid != verbs.gid_of(host):
         there = verbs.Gid(0, address.gid).address
@@ -231,6 +233,7 @@ class _ClientAttempt(_Attempt):
         made = MemoryClient if memory else MailboxClient
         self._patience_s = min(VERIFY_S, options.hello_timeout / 2)
         self._port = held.place.port
+        self._mode: str | None = options.rdma_mode
 
         def build(end: End) -> UpgradeMessage:
             self.channel = channel = made(end, options.ring_bytes)
@@ -254,8 +257,9 @@ class _ClientAttempt(_Attempt):
         channel = self.channel
         assert isinstance(channel, MailboxClient)
         mode = answer.get("mode")
-        if mode not in MODES:
-            raise _unfit(f"the server chose the mode {mode!r}")
+        if mode not in MODES or mode != _later_mode(mode, self._mode):
+            wish = f" where {self._mode!r} was asked for" if self._mode else ""
+            raise _unfit(f"the server chose the mode {mode!r}{wish}")
         row = NewRow(
             _place(answer, "row_address", _ROW_MAX),
             _whole(answer, "row_key", 0, _U32),
@@ -332,7 +336,11 @@ class _ServerAttempt(_Attempt):
         channel = self.channel
         assert isinstance(channel, MailboxServer)
         try:
-            while not (channel.asked and channel.settle()):  # noqa: ASYNC110
+            while not (channel.asked and channel.settle()):
+                if channel.trouble:
+                    break
                 await anyio.sleep(_LOOK_S)
         except (verbs.VerbsError, RemoteProtocolError) as error:
             raise _unfit(str(error)) from error
+        if channel.trouble:
+            raise _unfit(f"the first round trip failed: {channel.trouble}")

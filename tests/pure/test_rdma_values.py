@@ -38,9 +38,9 @@ TABLE = (
 
 addresses = st.builds(
     QueuePairAddress,
-    number=st.integers(0, (1 << 24) - 1),
+    number=st.integers(2, (1 << 24) - 2),
     psn=st.integers(0, (1 << 24) - 1),
-    gid=st.binary(min_size=16, max_size=16),
+    gid=st.binary(min_size=16, max_size=16).filter(lambda gid: any(gid) and gid[0] != 0xFF),
     lid=st.integers(0, 65535),
     active_mtu=st.sampled_from(sorted(MTU_BYTES)),
     rd_atomic=st.integers(0, 255),
@@ -75,9 +75,13 @@ def test_retries_for_ever_cannot_be_asked_for() -> None:
     ("field", "value"),
     [
         ("number", 1 << 24),
+        ("number", (1 << 24) - 1),
+        ("number", 1),
         ("psn", -1),
         ("gid", b"short"),
         ("gid", bytes(17)),
+        ("gid", bytes(16)),
+        ("gid", b"\xff\x0e" + bytes(13) + b"\x01"),
         ("lid", 65536),
         ("active_mtu", 6),
         ("rd_atomic", 256),
@@ -85,7 +89,7 @@ def test_retries_for_ever_cannot_be_asked_for() -> None:
 )
 def test_an_address_from_a_peer_is_checked(field: str, value: Any) -> None:
     good: dict[str, Any] = {
-        "number": 1,
+        "number": 17,
         "psn": 1,
         "gid": GID,
         "lid": 0,
@@ -171,4 +175,4 @@ def test_every_status_has_words() -> None:
 
 def test_values_cannot_be_changed() -> None:
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        agree(*[QueuePairAddress(1, 1, GID, 0, 5, 1, 1)] * 2).mtu = 1  # type: ignore[misc]
+        agree(*[QueuePairAddress(17, 1, GID, 0, 5, 1, 1)] * 2).mtu = 1  # type: ignore[misc]

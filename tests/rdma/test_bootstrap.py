@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import anyio
+import attrs
 import pytest
 
 from l5._errors import TransportUnavailable
 from l5._options import ListenOptions, Options
 from l5.abc import Link, PeerInfo, UpgradeAttempt
-from l5.rdma import _devices, _simulated
-from l5.transports.rdma import RDMATransport
+from l5.rdma import _devices, _simulated, verbs
+from l5.transports.rdma import _ADDRESS, RDMATransport
 from tests.rdma._simulated import simulate
 
 pytestmark = pytest.mark.anyio
@@ -37,6 +38,24 @@ class Elsewhere(Here):
 
 
 LINK = cast(Link, Here())
+MULTICAST = b"\xff\x0e" + bytes(13) + b"\x01"
+UNFIT_FIELDS: dict[str, tuple[int, object]] = {
+    "the number of a port's own management": (0, 1),
+    "the number of multicasts": (0, (1 << 24) - 1),
+    "a number of more than 24 bits": (0, 1 << 24),
+    "a first packet of more than 24 bits": (1, 1 << 24),
+    "no address": (2, bytes(16)),
+    "the address of many": (2, MULTICAST),
+    "no MTU": (4, 0),
+    "an MTU that is none": (4, 6),
+}
+
+
+def with_field(packed: bytes, name: str) -> bytes:
+    fields: list[Any] = list(_ADDRESS.unpack(packed))
+    index, value = UNFIT_FIELDS[name]
+    fields[index] = value
+    return _ADDRESS.pack(*fields)
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +69,8 @@ def fabric(monkeypatch: pytest.MonkeyPatch) -> Iterator[_simulated.Fabric]:
     assert not _devices._open
 
 
-def offered() -> tuple[UpgradeAttempt, dict[str, Any]]:
-    transport, options = RDMATransport(), Options()
+def offered(options: Options | None = None) -> tuple[UpgradeAttempt, dict[str, Any]]:
+    transport, options = RDMATransport(), options or Options()
     attempt = transport.initiate(LINK, transport.offer(LINK, options), options)
     params = {**transport.offer(LINK, options), **attempt.message.params}
     return attempt, params
@@ -138,6 +157,77 @@ async def test_a_server_that_lies_is_refused(name: str, value: Any) -> None:
     try:
         with anyio.fail_after(10), pytest.raises(TransportUnavailable):
             await client.verify(LINK, {**server.message.params, name: value})
+    finally:
+        client.abandon()
+        server.abandon()
+
+
+@pytest.mark.parametrize("field", list(UNFIT_FIELDS))
+async def test_each_number_of_a_queue_pairs_address_is_checked_on_both_sides(field: str) -> None:
+    client, params = offered()
+    server = RDMATransport().join(LINK, params, (), ListenOptions())
+    try:
+        with pytest.raises(TransportUnavailable, match="the peer's queue pair"):
+            lying = {**params, "address": with_field(params["address"], field)}
+            RDMATransport().join(LINK, lying, (), ListenOptions())
+        answer = dict(server.message.params)
+        answer["address"] = with_field(cast(bytes, answer["address"]), field)
+        with anyio.fail_after(10), pytest.raises(TransportUnavailable, match="the peer's queue"):
+            await client.verify(LINK, answer)
+    finally:
+        client.abandon()
+        server.abandon()
+
+
+async def test_on_infiniband_a_port_has_a_lid_of_its_own(fabric: _simulated.Fabric) -> None:
+    """There a GID has nothing to do with the socket's address."""
+    port = fabric.ports["sim0"]
+    port.link_layer = verbs.LINK_INFINIBAND
+    port.gids = (verbs.Gid(0, b"\xfe\x80" + bytes(13) + b"\x07", verbs.GID_INFINIBAND),)
+    client, params = offered()
+    try:
+        for lid in (0, verbs.LID_MAX + 1):
+            address = list(_ADDRESS.unpack(params["address"]))
+            address[3] = lid
+            lying = {**params, "address": _ADDRESS.pack(*address)}
+            with pytest.raises(TransportUnavailable, match=f"the LID {lid}"):
+                RDMATransport().join(LINK, lying, (), ListenOptions())
+    finally:
+        client.abandon()
+
+
+async def test_a_server_cannot_make_a_client_trust_more_than_it_wants_to() -> None:
+    """Who asked for the mode that trusts no order gets no other."""
+    options = Options(rdma_mode="imm")
+    client, params = offered(options)
+    server = RDMATransport().join(LINK, params, (), ListenOptions())
+    try:
+        assert server.message.params["mode"] == "imm"
+        with anyio.fail_after(10), pytest.raises(TransportUnavailable, match="'imm' was asked"):
+            await client.verify(LINK, {**server.message.params, "mode": "flags"})
+    finally:
+        client.abandon()
+        server.abandon()
+
+
+@pytest.mark.parametrize("who", ["client", "server"])
+async def test_a_device_that_answers_no_reads_still_serves(
+    who: str, fabric: _simulated.Fabric
+) -> None:
+    """A READ that is not granted would never be answered; none is posted, to either side."""
+    port = fabric.ports["sim0"]
+    usual, none = port.limits, attrs.evolve(port.limits, rd_atomic=0, init_rd_atomic=0)
+    port.limits = none if who == "client" else usual
+    client, params = offered()
+    port.limits = usual if who == "client" else none
+    server = RDMATransport().join(LINK, params, (), ListenOptions())
+    ends = [cast(Any, each).channel._end for each in (client, server)]
+    try:
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(server.verify, LINK, {})
+                await client.verify(LINK, server.message.params)
+        assert [end.rd_atomic for end in ends] == [0, 0]
     finally:
         client.abandon()
         server.abandon()
