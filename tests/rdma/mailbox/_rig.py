@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import attrs
 
@@ -94,12 +94,19 @@ class Rig:
         return made
 
 
-@contextmanager
-def rig_on(fabric: Fabric | None = None) -> Iterator[Rig]:
+def rig_on(fabric: Fabric | None = None) -> AbstractContextManager[Rig]:
     fabric = fabric or Fabric(Plan())
     fabric.add_device("sim0", "127.0.0.1")
-    device: verbs.Device = SimulatedBackend(fabric).open("sim0")
-    rig = Rig(fabric, locate([device], "127.0.0.1"))
+    return rig_over(SimulatedBackend(fabric), "sim0", "127.0.0.1", fabric)
+
+
+@contextmanager
+def rig_over(
+    backend: verbs.Backend, name: str, address: str, fabric: Fabric | None = None
+) -> Iterator[Rig]:
+    """Any device; one that is no simulated one has no fabric to play with."""
+    device = backend.open(name)
+    rig = Rig(fabric or Fabric(Plan()), locate([device], address))
     try:
         yield rig
     finally:
