@@ -362,7 +362,7 @@ class ClientHandshake:
         watched = channel.lifelines()
         if channel.one_copy or isinstance(channel, MemoryChannel):
             watched += peer_pidfd(channel.fileno(), answer.pid, connected=False)
-        report = UpgradeReport(used, bootstrap, dict(self._reasons))
+        report = UpgradeReport(used, bootstrap, dict(self._reasons), channel.mode)
         sends = fit_segments(sends, channel)
         identity = answer.identity or b""
         return Established(

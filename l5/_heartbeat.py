@@ -2,7 +2,8 @@
 
 On shared memory the server overwrites a line of the control page, and the client looks when it
 wants to know; elsewhere a HEARTBEAT frame goes to each client that has sent something since its
-last one.  Nobody is woken by a heartbeat, and there is no timer: a server that sleeps says nothing.
+last one; over RDMA it waits for the next answer.  Nobody is woken by a heartbeat, and there is no
+timer: a server that sleeps says nothing.
 Worker threads of native services do this in C (`service_wait.c`); here it is done for servers that
 live in an event loop.
 
@@ -162,8 +163,10 @@ class Beats:
                 return False
             else:
                 client.frames = session.frames_received
-                # When there is no room it need not know how busy we are: it does not listen.
-                session.try_frame(Kind.HEARTBEAT, 0, 0, PAYLOAD.pack(self.sequence, millionths))
+                said = Kind.HEARTBEAT, 0, 0, PAYLOAD.pack(self.sequence, millionths)
+                if not session.channel.carry(*said):
+                    # When there is no room it need not know how busy we are: it does not listen.
+                    session.try_frame(*said)
         except _GONE:
             return False  # the session knows, and has told who waits
         return True

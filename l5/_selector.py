@@ -119,6 +119,8 @@ class UpgradeReport:
     transport: str
     bootstrap: str
     reasons: Mapping[str, str] = attrs.field(factory=dict[str, str], hash=False)
+    mode: str = ""
+    """How RDMA tells of a message: ``flags``, ``flags+imm`` or ``imm``, as both ends agreed."""
 
     @property
     def upgraded(self) -> bool:
@@ -132,10 +134,12 @@ class UpgradeReport:
             "bootstrap": self.bootstrap,
             "upgraded": self.upgraded,
             "reasons": dict(self.reasons),
+            "mode": self.mode,
         }
 
     def __str__(self) -> str:
-        head = f"{self.transport}, upgraded from {self.bootstrap}"
+        by_mode = f" ({self.mode})" if self.mode else ""
+        head = f"{self.transport}{by_mode}, upgraded from {self.bootstrap}"
         if not self.upgraded:
             head = f"{self.transport}, not upgraded"
         less = _less_than(self.transport)

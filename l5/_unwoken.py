@@ -27,8 +27,12 @@ class Unwoken:
         self._parks = 0
 
     def owe(self, channel: Any) -> None:
-        """Have `channel.settle` called in a while, if what it owes has not gone with a frame."""
-        self.owing.setdefault(channel, 0)
+        """Have `channel.settle` called in a while, if what it owes has not gone with a frame.
+
+        What it owed before is paid: its peer sends nothing more before that.  So the turns are
+        counted anew, and the answer to each message has as many.
+        """
+        self.owing[channel] = 0
 
     def settle(self) -> None:
         """(In every turn) let those pay that have owed for long."""

@@ -374,7 +374,7 @@ class ServerHandshake:
         watched = channel.lifelines()
         if channel.one_copy or isinstance(channel, MemoryChannel):
             watched += peer_pidfd(channel.fileno(), hello.pid, connected=True)
-        report = UpgradeReport(used, link.transport, dict(self._declined))
+        report = UpgradeReport(used, link.transport, dict(self._declined), channel.mode)
         sends = fit_segments(sends, channel)
         return Established(
             channel,

@@ -139,6 +139,8 @@ class Channel(Pollable):
     """True for memory shared with the peer (leases and reservations are in place)."""
     frame_limit: int | None = None
     """Most payload bytes of one frame that the channel carries; None: whatever was agreed."""
+    mode: str = ""
+    """How it tells of a message, where both ends agree on one of several ways."""
 
     @property
     def wants_write(self) -> bool:
@@ -151,6 +153,13 @@ class Channel(Pollable):
 
         `payload` is at most the peer's ``segment_bytes`` long and is not kept.
         """
+
+    def carry(self, kind: int, flags: int, id: int, payload: bytes) -> bool:
+        """Take a short frame that need not go alone; False if it should be sent as others are.
+
+        It goes with whatever is said next to the peer, and a later one takes its place.
+        """
+        return False
 
     @abstractmethod
     def try_receive(self) -> Frame | None:

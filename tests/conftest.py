@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 
 from tests import _leaks, _skips
@@ -77,6 +76,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     _leaks.settle()
     if _skips.strict():
+        import hypothesis  # not where processors are emulated: it takes its time
+
         # CI judges the change, always by the same examples; everywhere else new ones are tried.
         # How fast the machine is, is not what the tests are about.
         hypothesis.settings.register_profile(

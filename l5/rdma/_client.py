@@ -193,8 +193,10 @@ class MailboxClient(MailboxChannel):
             if self.with_imm and self._messages % 16 == 0:
                 self._end.poll()
                 self._repost()
-            if message.frame is not None:
-                self._frames.append(message.frame)
+            if message.frames:
+                self._frames.extend(message.frames)
+                if len(message.frames) > 1 and self._session is not None:
+                    self._session.hub.touch(self._session)  # no memory says that one is still here
                 break
         if took:
             self._reader.read = self._spot.read

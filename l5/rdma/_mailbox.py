@@ -1,12 +1,14 @@
 """The mailbox protocol without a device: what is written where, and when there is room for it.
 
     row (client -> server)        [size u32][read u64][receives u32][wanted u32][frame][frame]...
-    message (server -> client)    [size u32][rows u32][extra u32][new row 16]?[frame]?[OK u8]
+    message (server -> client)    [size u32][rows u32][extra u32][new row 16]?[frame]...[OK u8]
     frame                         [header 16][payload]
 
 A row is one message of the client's, of as many frames as gathered while the row before it was on
-its way: a client alone sends one frame a row, one with many tasks fills them.  The row is free
-again when the server says that it has taken as many `rows` as were sent; every message says so.
+its way: a client alone sends one frame a row, one with many tasks fills them.  A message is one
+frame of the server's, and before it perhaps a short one that did not go alone (a heartbeat).  The
+row is free again when the server says that it has taken as many `rows` as were sent; every message
+says so.
 
 The messages of the server go into a ring of the client's, each at a multiple of 64 bytes.  How far
 the client has `read` them, and how many `receives` it has posted for their immediates, every row of
@@ -43,7 +45,9 @@ ROW_OVERHEAD: Final = _SIZE.size + _ROW_HEAD.size
 MESSAGE_OVERHEAD: Final = _SIZE.size + _MESSAGE_HEAD.size + _NEW_ROW.size + HEADER_BYTES + 1
 """Bytes of a message beside its payload, at most."""
 NOTICE_BYTES: Final = ALIGN
-"""What a message without a frame takes of the ring."""
+"""What a message without a frame takes of the ring, with what it carries for others."""
+CARRIED_MAX: Final = HEADER_BYTES + 12
+"""Bytes of a frame that waits for the next message: the bare one has room for it."""
 _MASK: Final = 0xFFFFFFFF
 EXTRA_NONE, EXTRA_ROW = 0, 1
 
@@ -165,18 +169,22 @@ def row_size(head: bytes | memoryview, row_bytes: int) -> int:
 def parse_row(data: bytes, payload_limit: int) -> Row:
     """(Server) cut the copy of a row into frames; `RemoteProtocolError` for what is none."""
     read, receives, wanted = _ROW_HEAD.unpack_from(data)
+    return Row(read, receives, wanted, _frames(data, _ROW_HEAD.size, payload_limit, "row"))
+
+
+def _frames(data: bytes, at: int, payload_limit: int, what: str) -> deque[Frame]:
+    """Cut into frames what follows a head."""
     frames: deque[Frame] = deque()
-    at = _ROW_HEAD.size
     while at < len(data):
         if len(data) - at < HEADER_BYTES:
-            raise RemoteProtocolError("the peer's row ends in the middle of a frame's header")
+            raise RemoteProtocolError(f"the peer's {what} ends in the middle of a frame's header")
         size, kind, flags, id = parse_header(data, at, payload_limit)
         at += HEADER_BYTES
         if size > len(data) - at:
-            raise RemoteProtocolError("the peer's row ends in the middle of a frame")
+            raise RemoteProtocolError(f"the peer's {what} ends in the middle of a frame")
         frames.append((int(kind), int(flags), id, data[at : at + size]))
         at += size
-    return Row(read, receives, wanted, frames)
+    return frames
 
 
 # ---- the server's messages ---------------------------------------------------------------------
@@ -202,6 +210,8 @@ class RingWriter:
     rows_told: int = 0
     row: NewRow | None = None
     """To be told with the rows taken."""
+    carried: bytes = b""
+    """A frame that goes with the next message."""
     asked_at: int = 0
     """How much was written when the client's words were last READ."""
 
@@ -219,7 +229,7 @@ class RingWriter:
         """Return the bytes between size and OK of a message with such a frame, or with none."""
         row = _NEW_ROW.size if self.row is not None else 0
         frame = 0 if payload_bytes is None else HEADER_BYTES + payload_bytes
-        return _MESSAGE_HEAD.size + row + frame
+        return _MESSAGE_HEAD.size + row + len(self.carried) + frame
 
     def fits(self, payload_bytes: int | None) -> bool:
         """Tell whether a message may be written now; one without a frame may use what is kept."""
@@ -241,7 +251,7 @@ class RingWriter:
         """Return where in the ring a message that fits goes, and its bytes: it is written."""
         extra = b"" if self.row is None else _NEW_ROW.pack(*self.row)
         head = _MESSAGE_HEAD.pack(self.rows & _MASK, EXTRA_ROW if extra else EXTRA_NONE)
-        parts: list[bytes | memoryview] = [head, extra]
+        parts: list[bytes | memoryview] = [head, extra, self.carried]
         if frame is not None:
             kind, flags, id, payload = frame
             parts += [HEADER.pack(len(payload), kind, flags, 0, id), payload]
@@ -251,6 +261,7 @@ class RingWriter:
         self.messages += 1
         self.rows_told = self.rows
         self.row = None
+        self.carried = b""
         return at, b"".join((_SIZE.pack(size), *parts, OK))
 
     def learn(self, read: int, receives: int) -> None:
@@ -279,7 +290,7 @@ class Message(NamedTuple):
 
     rows: int
     row: NewRow | None
-    frame: Frame | None
+    frames: deque[Frame]
 
 
 def parse_message(data: bytes, payload_limit: int) -> Message:
@@ -293,15 +304,7 @@ def parse_message(data: bytes, payload_limit: int) -> Message:
         at += _NEW_ROW.size
     elif extra != EXTRA_NONE:
         raise RemoteProtocolError(f"the peer wrote a message with the extra {extra}")
-    if at == len(data):
-        return Message(rows, row, None)
-    if len(data) - at < HEADER_BYTES:
-        raise RemoteProtocolError("the peer's message ends in the middle of a frame's header")
-    size, kind, flags, id = parse_header(data, at, payload_limit)
-    at += HEADER_BYTES
-    if size != len(data) - at:
-        raise RemoteProtocolError(f"the peer's message has not the {size} bytes of its frame")
-    return Message(rows, row, (int(kind), int(flags), id, data[at:]))
+    return Message(rows, row, _frames(data, at, payload_limit, "message"))
 
 
 @attrs.define(eq=False)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from .. import native
 from .._errors import RemoteProtocolError
+from .._frames import HEADER, Flag
 from . import verbs
 from ._channel import REFUSALS, MailboxChannel
 from ._end import WAS_READ, End, Memory
 from ._mailbox import (
+    CARRIED_MAX,
     HEADER_BYTES,
     MESSAGE_OVERHEAD,
     NOTICE_BYTES,
     ROW_OVERHEAD,
     SIZE_BYTES,
     WORDS,
+    Frame,
     NewRow,
     RingWriter,
     parse_row,
@@ -136,10 +140,16 @@ class MailboxServer(MailboxChannel):
             self._end.poll()
             self._repost()
         if self._session is not None:
-            hub = self._session.hub
+            self._owe(row.frames)
+
+    def _owe(self, frames: deque[Frame]) -> None:
+        """Say that the row is free: by itself if its rest is wanted first, else by an answer."""
+        assert self._session is not None
+        hub = self._session.hub
+        if not frames or not frames[-1][1] & Flag.MORE or not self.settle():
             hub.owe(self)
-            if len(row.frames) > 1:
-                hub.touch(self._session)  # no memory says that some of them are still here
+        if len(frames) > 1:
+            hub.touch(self._session)  # no memory says that some of them are still here
 
     def _resize(self, wanted_bytes: int) -> None:
         size = min(wanted_bytes, self._row_max)
@@ -187,6 +197,13 @@ class MailboxServer(MailboxChannel):
         flags = last if address else last | verbs.INLINE
         request.post_at(source, self._ring.address + at, len(data), flags)
         self._ask(short=writer.wants_read)
+        return True
+
+    def carry(self, kind: int, flags: int, id: int, payload: bytes) -> bool:
+        frame = HEADER.pack(len(payload), kind, flags, 0, id) + payload
+        if len(frame) > CARRIED_MAX:
+            return False
+        self._writer.carried = frame
         return True
 
     def _ask(self, *, short: bool) -> None:

@@ -38,7 +38,7 @@ from ..rdma._server import MailboxServer, row_bytes_for
 
 Params = Mapping[str, int | str | bytes | bool]
 
-VERSION = 1
+VERSION = 2
 VERIFY_S = 2.0
 _LOOK_S = 0.0005
 _ADDRESS = struct.Struct("<II16sHBBB")

@@ -189,4 +189,5 @@ def test_a_report_is_a_value_and_json() -> None:
         "bootstrap": "unix",
         "upgraded": True,
         "reasons": {"rdma": "no device"},
+        "mode": "",
     }

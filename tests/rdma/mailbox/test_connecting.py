@@ -58,6 +58,11 @@ async def test_the_later_mode_holds(mine: str | None, theirs: str | None, holds:
         async with await l5.connect(server.urls[0], rdma_mode=mine) as client:
             told = client.statistics().mailbox
             assert told is not None and told.mode == holds
+            assert client.upgrade_report.mode == holds
+            assert f"rdma ({holds}), upgraded" in str(client.upgrade_report)
+    async with l5.serve(echo, "l5://127.0.0.1:0") as server:
+        async with await l5.connect(server.urls[0], rdma_mode=mine) as client:
+            assert client.upgrade_report.mode == ""  # shared memory has one way only
 
 
 async def test_a_way_that_is_closed_keeps_the_socket(

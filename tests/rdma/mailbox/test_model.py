@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l5 import native
-from l5._frames import Kind
+from l5._frames import HEADER, Kind
+from l5._heartbeat import PAYLOAD
 from l5.rdma._mailbox import (
     ALIGN,
+    CARRIED_MAX,
     SIZE_BYTES,
     Arena,
     NewRow,
@@ -30,7 +32,9 @@ moves = st.lists(
     st.one_of(
         st.tuples(st.just("ask"), sizes),
         st.tuples(st.just("tell"), sizes),
-        st.tuples(st.sampled_from(["take row", "take message", "settle", "read"]), st.just(0)),
+        st.tuples(
+            st.sampled_from(["take row", "take message", "settle", "read", "carry"]), st.just(0)
+        ),
     ),
     max_size=80,
 )
@@ -47,6 +51,8 @@ class World:
         self.ring = bytearray(RING)
         self.up: deque[bytes] = deque()
         self.down: deque[bytes] = deque()
+        self.said = 0
+        self.heard: list[bytes] = []
         self.count = 0
 
     def payload(self, size: int) -> bytes:
@@ -82,6 +88,12 @@ class World:
             self.put(*self.writer.pack((Kind.DATA, 0, 1, data)))
             self.down.append(data)
 
+    def carry(self) -> None:
+        self.said += 1
+        beat = PAYLOAD.pack(self.said, 0)
+        self.writer.carried = HEADER.pack(len(beat), Kind.HEARTBEAT, 0, 0, 0) + beat
+        assert len(self.writer.carried) <= CARRIED_MAX
+
     def settle(self) -> None:
         if self.writer.owes and self.writer.fits(None):
             self.put(*self.writer.pack(None))
@@ -113,8 +125,11 @@ class World:
         self.sender.note_taken(message.rows)
         if message.row is not None:
             self.sender.note_row(message.row)
-        if message.frame is not None:
-            assert message.frame[3] == self.down.popleft()
+        for frame in message.frames:
+            if frame[0] == Kind.HEARTBEAT:
+                self.heard.append(frame[3])
+            else:
+                assert frame[3] == self.down.popleft()
         self.post_row(idle=self.reader.due)
         return True
 
@@ -139,6 +154,9 @@ def test_two_ends_are_two_queues(steps: list[tuple[str, int]]) -> None:
             break
     assert not world.up and not world.down, "the two directions wait for each other"
     assert world.sender.free
+    assert world.heard == sorted(world.heard)
+    if not world.writer.carried and world.said:
+        assert PAYLOAD.unpack(world.heard[-1])[0] == world.said, "the last word was lost"
     # With all read there is room for a quarter of the ring, as is promised to frames.
     assert world.writer.fits(RING // 4 - 128)
 

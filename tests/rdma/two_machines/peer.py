@@ -2,14 +2,18 @@
 
 Everything is served by one process, as starting another takes seconds under emulation. Port
 CONTROL takes one line a connection, a shell command of this machine, and answers with its status
-and output; `spawn` starts a server of its own on port MORTAL, which can be killed.
+and output; `spawn` starts a server of its own on port MORTAL, which can be killed, `counters` tells
+what the echo's end of each connection did.
 """
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 
 import anyio
+import attrs
 from anyio.abc import ByteStream
 
 import l5
@@ -32,28 +36,35 @@ def reverse(request: bytes) -> bytes:
     return bytes(request)[::-1]
 
 
-async def control(stream: ByteStream) -> None:
-    """Run one command."""
-    async with stream:
-        line = (await stream.receive(LINE_MAX)).decode().strip()
-        if line == "spawn":
-            child = subprocess.Popen([sys.executable, "-m", __spec__.name, "mortal"])
-            answer = f"0 {child.pid}"
-        else:
-            done = await anyio.run_process(["/bin/sh", "-c", line], check=False)
-            answer = f"{done.returncode} {(done.stdout + done.stderr).decode()}"
-        await stream.send(answer.encode())
+def control_of(echo: l5.Server) -> Callable[[ByteStream], Awaitable[None]]:
+    """What runs one command."""
+
+    async def control(stream: ByteStream) -> None:
+        async with stream:
+            line = (await stream.receive(LINE_MAX)).decode().strip()
+            if line == "spawn":
+                child = subprocess.Popen([sys.executable, "-m", __spec__.name, "mortal"])
+                answer = f"0 {child.pid}"
+            elif line == "counters":
+                ends = [session.channel.counters for session in echo._sessions]
+                answer = f"0 {json.dumps([attrs.asdict(end) for end in ends])}"
+            else:
+                done = await anyio.run_process(["/bin/sh", "-c", line], check=False)
+                answer = f"{done.returncode} {(done.stdout + done.stderr).decode()}"
+            await stream.send(answer.encode())
+
+    return control
 
 
 async def serve_all() -> None:
     """Serve until the machine ends."""
     available()
     async with (
-        l5.serve(reverse, url(ECHO), **PATIENT),
+        l5.serve(reverse, url(ECHO), **PATIENT) as echo,
         serve_tree(RTree(capacity=4096), url(TREE), **PATIENT),
         await anyio.create_tcp_listener(local_port=CONTROL) as listener,
     ):
-        await listener.serve(control)
+        await listener.serve(control_of(echo))
 
 
 async def serve_mortal() -> None:
