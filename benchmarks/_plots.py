@@ -6,6 +6,7 @@ from typing import Any
 
 OURS, THEIRS = "#b5432a", "#5b7a99"
 INK = "#333333"
+STYLE = {"font.size": 8, "axes.edgecolor": INK, "svg.hashsalt": "l5"}
 
 
 def figure(**how: Any) -> tuple[Any, Any]:
@@ -15,8 +16,20 @@ def figure(**how: Any) -> tuple[Any, Any]:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    pyplot.rcParams.update({"font.size": 8, "axes.edgecolor": INK, "svg.hashsalt": "l5"})
+    pyplot.rcParams.update(STYLE)
     return pyplot.subplots(layout="constrained", **how)
+
+
+def strips(count: int, **how: Any) -> tuple[Any, list[Any]]:
+    """Return a figure and so many parts of it, one below the other."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update(STYLE)
+    drawn = pyplot.figure(layout="constrained", **how)
+    return drawn, list(drawn.subfigures(nrows=count, squeeze=False)[:, 0])
 
 
 def save(drawn: Any, path: Path) -> None:

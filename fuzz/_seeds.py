@@ -260,12 +260,56 @@ def _handlers() -> list[bytes]:
     ]
 
 
+def _foreign() -> list[bytes]:
+    def query(size: int, x: int = 40, y: int = 60) -> bytes:
+        return bytes([size, x, y])
+
+    def spoil(how: int, node: int, operands: bytes, lines_agree: int = 0) -> bytes:
+        return bytes([0, how, node]) + operands + bytes([lines_agree])
+
+    def walks(begins: int, *queries: bytes) -> bytes:
+        return bytes([2, begins]) + b"".join(bytes([n % 3]) + q for n, q in enumerate(queries))
+
+    everything = query(254, 0, 0)
+    asked = b"".join(b"\1" + query(size) for size in (0, 9, 60)) + b"\1" + everything
+    raw = b"\1\xff" + struct.pack("<4d", -1e300, 0.5, 1e300, float("inf"))
+    read = walks(7, everything + b"\1", query(30) + b"\2", query(9) + b"\3")
+    kinds = (
+        b"\x2e\1",
+        bytes(4),
+        b"\3\xfe",
+        b"\5\2",
+        b"\0\3",
+        b"\0\1",
+        b"\4",
+        b"\x10\0\xff",
+        b"\x40",
+    )
+    spoiled = [
+        spoil(how, node, operands + bytes(8 if how > 6 else 0)) + asked + walks(1, everything)
+        for how, operands in enumerate(kinds)
+        for node in (0, 254)
+    ]
+    torn = bytes([2, 0, 0]) + everything + b"\1" + bytes([3, 1, 230, 5, 2, 1, 200, 1] * 20)
+    return [asked + raw, read + bytes(80), read + bytes(range(190, 232)) * 4, torn, *spoiled]
+
+
+def _image() -> list[bytes]:
+    def use(count: int) -> bytes:
+        return b"".join(struct.pack("<HB", n * 61 % 1400, n * 40 % 256) for n in range(count))
+
+    one = [bytes([1, node, how]) + bytes(9) + use(6) for how in range(8) for node in (0, 7)]
+    return [b"\0" + use(40), b"\xff\5", b"\xff\0", b"\3" + bytes(range(60)), *one]
+
+
 _MAKERS: dict[str, Callable[[], list[bytes]]] = {
     "ring_receive": _ring_receive,
     "ring_send": _ring_send,
     "segment": _segment,
     "service": _service,
     "catfish": _catfish,
+    "foreign": _foreign,
+    "image": _image,
     "frames": _frames,
     "flow": _flow,
     "hello": _hello_messages,

@@ -15,6 +15,14 @@ TREE = tuple(
         *("rt_view", "service_handler", "service_load", "service_search"),
     )
 )
+TREE_MEMORY = tuple(
+    f"catfish_app/native/{name}.c"
+    for name in (
+        *("rt_arena", "rt_bulk", "rt_check", "rt_delete", "rt_foreign", "rt_image", "rt_insert"),
+        *("rt_kernel_avx2", "rt_kernel_avx512", "rt_kernel_portable", "rt_nearest", "rt_search"),
+        *("rt_split", "rt_view", "rt_walk", "rt_walk_life"),
+    )
+)
 
 
 @attrs.frozen
@@ -40,6 +48,8 @@ TARGETS = {
         Target("segment", "memory that a hostile client offers", ("l5/native/segment.c",)),
         Target("service", "the native service's half of the protocol", (*RING, *SERVICE)),
         Target("catfish", "the R-tree's requests in C, against a list", TREE, 2048),
+        Target("foreign", "a tree in hostile memory, mapped and by reads", TREE_MEMORY),
+        Target("image", "a tree's image from a hostile file", TREE_MEMORY),
         Target("frames", "frame headers, Python against C; ERROR payloads"),
         Target("flow", "reassembly and its budgets, against a model"),
         Target("hello", "the handshake's messages"),

@@ -224,7 +224,8 @@ def test_figures_come_as_lines_and_as_pictures(
 @pytest.mark.skipif(not l5.native.available, reason=l5.native.reason)
 def test_what_is_measured_is_told_from_what_is_simulated() -> None:
     scope = Scope(quick=True, rounds=1, seconds=0.02, simulated=False)
-    points = list(_served.points(scope, ("1e-05",), only=(_served.UNIX,)))
+    data = _served.of_paper(scope, ("1e-05",))
+    points = list(_served.points(scope, data, setups=(_served.OVER_UNIX,)))
     assert [(point.x, point.simulated) for point in points] == [(1, False), (2, False)]
     assert all(point.values["rate"][0] > 0 for point in points)
 

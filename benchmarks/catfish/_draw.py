@@ -1,4 +1,8 @@
-"""The pictures of the figures: lines are simulated, marks with whiskers were measured here."""
+"""The pictures of the figures: a strip of panels for each setup, and each thing that is looked at.
+
+What is simulated has lines without marks on white; what was measured here has marks with whiskers
+on a tint, and the strip says so.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,92 +11,123 @@ from typing import Any
 from benchmarks import _plots
 from benchmarks.catfish._figure import METRICS, Axis
 
-COLORS = ("#b5432a", "#2f6f9f", "#5b8c3a", "#8a5aa5", "#c28a1c", "#444444", "#3aa6a0", "#b56a9a")
+COLORS = {
+    "TCP/IP, 1 Gb/s": "#c9a36b",
+    "TCP/IP, 40 Gb/s": "#8f6b32",
+    "TCP loopback": "#8f6b32",
+    "Unix socket": "#c28a1c",
+    "fast messaging, polling": "#7d7d7d",
+    "offloading, node by node": "#8fb8dc",
+    "server only, events": "#5b8c3a",
+    "server only": "#5b8c3a",
+    "client only, multi-issue": "#2f6f9f",
+    "client only": "#2f6f9f",
+    "adaptive, Algorithm 1": "#d08fb4",
+    "adaptive": "#b5432a",
+    "polling threads": "#7d7d7d",
+    "worker polls": "#7d7d7d",
+    "sleeping threads": "#5b8c3a",
+    "worker sleeps": "#5b8c3a",
+    "worker adapts": "#b5432a",
+}
+"""The same method has the same colour in each figure."""
+OTHERS = ("#2f6f9f", "#b5432a", "#5b8c3a", "#8a5aa5", "#c28a1c", "#444444")
 MARKS = "osD^vPX*"
+TINT = "#fbf4ea"
 Row = dict[str, Any]
 
 
 def draw(path: Path, title: str, axes: Sequence[Axis], across: str, rows: Sequence[Row]) -> None:
-    """Draw a row of panels for each axis, a column for each case."""
-    cases = list(dict.fromkeys(row["case"] for row in rows))
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    drawn, grid = _plots.figure(
-        nrows=len(axes),
-        ncols=len(cases),
-        squeeze=False,
-        figsize=(1.9 + 3.1 * len(cases), 0.9 + 2.5 * len(axes)),
+    """Draw a strip of panels for each axis and setup, a panel for each case."""
+    strips = [
+        (axis, setup, chosen)
+        for axis in axes
+        for setup in dict.fromkeys(row["setup"] for row in rows)
+        if (chosen := [r for r in rows if r["setup"] == setup and shows(r, axis)])
+    ]
+    if not strips:
+        raise ValueError(f"{title}: there are no rows with {', '.join(a.metric for a in axes)}")
+    columns = max(len(cases_of(chosen)) for _, _, chosen in strips)
+    drawn, parts = _plots.strips(
+        len(strips), figsize=(2.2 + 2.9 * columns, 0.5 + 2.35 * len(strips))
     )
-    seen: dict[str, Any] = {}
-    for down, axis in enumerate(axes):
-        for right, case in enumerate(cases):
-            panel = grid[down][right]
-            chosen = [
-                row
-                for row in rows
-                if row["case"] == case and row["metric"] == METRICS[axis.metric][0]
-            ]
-            for number, method in enumerate(methods):
-                lines = _lines(panel, [r for r in chosen if r["method"] == method], number, axis)
-                for line in lines:
-                    seen.setdefault(method, line)
-            _frame(panel, axis, across, case, first=right == 0, last=down + 1 == len(axes))
-    _legend(drawn, seen, rows)
-    drawn.suptitle(title, fontsize=9)
+    drawn.suptitle(title, fontsize=10, fontweight="bold")
+    for part, (axis, setup, chosen) in zip(parts, strips, strict=True):
+        _strip(part, columns, axis, across, setup, chosen)
     _plots.save(drawn, path)
 
 
-def _lines(panel: Any, rows: Sequence[Row], number: int, axis: Axis) -> list[Any]:
+def shows(row: Row, axis: Axis) -> bool:
+    right = row["metric"] == METRICS[axis.metric][0]
+    return right and (not axis.log or row["value"]["median"] > 0)
+
+
+def cases_of(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row["case"].partition("/")[2] for row in rows))
+
+
+def _strip(
+    part: Any, columns: int, axis: Axis, across: str, setup: str, rows: Sequence[Row]
+) -> None:
+    part.suptitle(setup, fontsize=8, x=0.01, ha="left", style="italic")
+    panels = part.subplots(ncols=columns, squeeze=False)[0]
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    seen: dict[str, Any] = {}
+    cases = cases_of(rows)
+    for panel in panels[len(cases) :]:
+        panel.set_axis_off()
+    for panel, case in zip(panels, cases, strict=False):
+        here = [row for row in rows if row["case"].partition("/")[2] == case]
+        for number, method in enumerate(methods):
+            some = sorted((r for r in here if r["method"] == method), key=lambda r: r["x"])
+            if some:
+                seen.setdefault(method, _line(panel, some, number))
+        _frame(panel, axis, across, case, here)
+    panels[0].set_ylabel(axis.label)
+    names = [name for name in methods if name in seen]
+    part.legend(
+        [seen[name] for name in names], names, loc="outside right center", frameon=False,
+        fontsize=7,
+    )  # fmt: skip
+
+
+def _line(panel: Any, rows: Sequence[Row], number: int) -> Any:
     """Draw one method in one panel; return what stands for it in the legend."""
-    color, mark = COLORS[number % len(COLORS)], MARKS[number % len(MARKS)]
-    made: list[Any] = []
-    for simulated in (True, False):
-        some = sorted((r for r in rows if r["simulated"] is simulated), key=lambda r: r["x"])
-        some = [row for row in some if not axis.log or row["value"]["median"] > 0]
-        if not some:
-            continue
-        across = [row["x"] for row in some]
-        middle = [row["value"]["median"] for row in some]
-        if simulated:
-            made += panel.plot(across, middle, color=color, linewidth=1.4)
-        else:
-            low = [m - row["value"]["min"] for m, row in zip(middle, some, strict=True)]
-            high = [row["value"]["max"] - m for m, row in zip(middle, some, strict=True)]
-            bars = panel.errorbar(
-                across, middle, yerr=[low, high], color=color, marker=mark, markersize=4,
-                linestyle=":", linewidth=0.8, capsize=2,
-            )  # fmt: skip
-            made.append(bars.lines[0])
-    return made
+    method = rows[0]["method"]
+    color = COLORS.get(method, OTHERS[number % len(OTHERS)])
+    across = [row["x"] for row in rows]
+    middle = [row["value"]["median"] for row in rows]
+    if rows[0]["simulated"]:
+        wide = 2.4 if method == "adaptive" else 1.4
+        return panel.plot(across, middle, color=color, linewidth=wide)[0]
+    low = [m - row["value"]["min"] for m, row in zip(middle, rows, strict=True)]
+    high = [row["value"]["max"] - m for m, row in zip(middle, rows, strict=True)]
+    return panel.errorbar(
+        across, middle, yerr=[low, high], color=color, marker=MARKS[number % len(MARKS)],
+        markersize=4.5, linestyle=":", linewidth=0.9, capsize=2.5,
+    )  # fmt: skip
 
 
-def _frame(panel: Any, axis: Axis, across: str, case: str, *, first: bool, last: bool) -> None:
+def _frame(panel: Any, axis: Axis, across: str, case: str, rows: Sequence[Row]) -> None:
+    from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator
+
     panel.set_xscale("log", base=2)
+    places = sorted({row["x"] for row in rows})
+    panel.xaxis.set_major_locator(FixedLocator(places))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_major_formatter(EngFormatter(sep=""))
     if axis.log:
         panel.set_yscale("log")
+        low = min(row["value"]["min"] for row in rows)
+        high = max(row["value"]["max"] for row in rows)
+        steps = (1.0, 2.0, 5.0) if high < 300 * low else (1.0,)
+        panel.yaxis.set_major_locator(LogLocator(subs=steps))
+        panel.yaxis.set_minor_formatter(NullFormatter())
     else:
         panel.set_ylim(bottom=0)
+    panel.yaxis.set_major_formatter(EngFormatter(sep=""))
     panel.grid(alpha=0.3)
-    panel.set_title(case.partition("/")[2], fontsize=8)
-    panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    if first:
-        panel.set_ylabel(axis.label)
-    if last:
-        panel.set_xlabel(across)
-
-
-def _legend(drawn: Any, seen: dict[str, Any], rows: Sequence[Row]) -> None:
-    from matplotlib.lines import Line2D
-
-    kinds = {row["simulated"] for row in rows}
-    handles = [
-        Line2D([], [], color=line.get_color(), marker=MARKS[number % len(MARKS)], markersize=4)
-        for number, line in enumerate(seen.values())
-    ]
-    names = list(seen)
-    if True in kinds:
-        handles.append(Line2D([], [], color="black", linewidth=1.4))
-        names.append("line: simulated")
-    if False in kinds:
-        handles.append(Line2D([], [], color="black", marker="o", linestyle=":", markersize=4))
-        names.append("marks: measured")
-    drawn.legend(handles, names, loc="outside right center", frameon=False, fontsize=7)
+    panel.set_title(case, fontsize=8)
+    panel.set_xlabel(across)
+    if not rows[0]["simulated"]:
+        panel.set_facecolor(TINT)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from benchmarks import _report
 from benchmarks.catfish._figure import Point, Scope
 from benchmarks.simulator import costs, methods
 from benchmarks.simulator.cluster import Method, Result, Setting, simulate
@@ -31,10 +32,16 @@ def values(result: Result, method: Method) -> dict[str, tuple[float, ...]]:
     }
 
 
-def setting(scale: str, clients: int, insert_share: float, quick: bool) -> Setting:
-    """Return a run of the paper's cluster, as long as what it shows needs."""
+def setting(scale: str, clients: int, insert_share: float, quick: bool, method: Method) -> Setting:
+    """Return a run of the paper's cluster, as long as what it shows needs.
+
+    Who adapts has to hear heartbeats first; who does not is soon in its stride.
+    """
     of = costs.as_in_the_paper(costs.MEASURED)[scale]
-    warm_up_s, seconds = (0.03, 0.06) if quick else (0.15, 0.3)
+    adapts = method.name in (methods.LITERAL, methods.ADAPTIVE)
+    warm_up_s, seconds = (0.12, 0.18) if adapts else (0.02, 0.06)
+    if quick:
+        warm_up_s, seconds = 0.03, 0.06
     return Setting(
         of,
         costs.PAPER_CORES,
@@ -50,12 +57,15 @@ def points(scope: Scope, scales: Sequence[str], insert_share: float = 0.0) -> It
     if not scope.simulated:
         return
     chosen = [each for each in methods.all_methods() if each.name in SHOWN]
+    counts = scope.some(*CLIENTS)
     for scale in scales:
-        for clients in scope.some(*CLIENTS):
+        _report.begin(f"simulated, {TITLES[scale]}", len(counts) * len(chosen))
+        for clients in counts:
             found: dict[str, Result] = {}
             for method in chosen:
-                result = simulate(method, setting(scale, clients, insert_share, scope.quick))
-                found[method.name] = result
+                of = setting(scale, clients, insert_share, scope.quick, method)
+                found[method.name] = result = simulate(method, of)
+                _report.advance()
                 yield Point(TITLES[scale], method.name, clients, values(result, method), True)
             yield judged(TITLES[scale], clients, {k: v.rate for k, v in found.items()}, True)
 

@@ -11,7 +11,7 @@ SCALES = ("1e-05", "0.01", "pl")
 def searches(scope: Scope) -> Iterator[Point]:
     """Search only, at all scales: simulated and measured."""
     yield from _simulated.points(scope, SCALES)
-    yield from _served.points(scope, SCALES)
+    yield from _served.points(scope, _served.of_paper(scope, SCALES))
 
 
 THROUGHPUT = Axis("rate", "requests/s")

@@ -12,7 +12,7 @@ INSERT_SHARE = 0.1
 def mixed(scope: Scope) -> Iterator[Point]:
     """Nine searches to one skewed insert: simulated and measured."""
     yield from _simulated.points(scope, SCALES, INSERT_SHARE)
-    yield from _served.points(scope, SCALES, INSERT_SHARE)
+    yield from _served.points(scope, _served.of_paper(scope, SCALES), INSERT_SHARE)
 
 
 main = Figure(12, "Figure 12: throughput, 90 % search, 10 % insert", mixed, (THROUGHPUT,)).main

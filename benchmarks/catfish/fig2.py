@@ -7,21 +7,24 @@ from benchmarks.catfish._figure import Axis, Figure, Point, Scope
 from benchmarks.simulator import methods
 from benchmarks.simulator.cluster import simulate
 
+SCALES = ("0.01", "1e-05")
 CLIENTS = (2, 4, 8, 16, 32, 64)
 
 
 def points(scope: Scope) -> Iterator[Point]:
     """TCP over 1 Gb/s, simulated; over the loopback of this machine, measured."""
-    for scale in ("0.01", "1e-05"):
+    for scale in SCALES:
         if scope.simulated:
             for method in methods.all_methods():
                 if method.name != methods.TCP_1G:
                     continue
                 for clients in scope.some(*CLIENTS):
-                    result = simulate(method, _simulated.setting(scale, clients, 0.0, scope.quick))
+                    of = _simulated.setting(scale, clients, 0.0, scope.quick, method)
+                    result = simulate(method, of)
                     found = _simulated.values(result, method)
                     yield Point(_simulated.TITLES[scale], method.name, clients, found, True)
-        yield from _served.points(scope, (scale,), only=(_served.TCP,))
+    data = _served.of_paper(scope, SCALES)
+    yield from _served.points(scope, data, setups=(_served.OVER_TCP,))
 
 
 main = Figure(

@@ -9,7 +9,7 @@ from benchmarks.simulator.threads import Crowd, mean_latency_s
 
 CLIENTS = (80, 160, 240, 320)
 NAMES = {True: "polling threads", False: "sleeping threads"}
-SIMULATED, MEASURED = "28 cores, simulated", "this machine"
+PANEL = "scale 0.00001"
 
 
 def points(scope: Scope) -> Iterator[Point]:
@@ -23,8 +23,9 @@ def points(scope: Scope) -> Iterator[Point]:
                 )
                 taken_s = mean_latency_s(crowd)
                 found = {"mean_us": (taken_s * 1e6,), "rate": (clients / taken_s,)}
-                yield Point(SIMULATED, name, clients, found, True)
-    yield from _served.modes(scope, MEASURED)
+                yield Point(PANEL, name, clients, found, True)
+    data = _served.of_paper(scope, ("1e-05",))
+    yield from _served.points(scope, data, setups=(_served.WAITING,))
 
 
 main = Figure(

@@ -1,10 +1,11 @@
 """Stand-ins for rea02, which is not to be had: 1,888,012 rectangles of streets, in its order.
 
 ``streets``: towns of log-normal size, each a rotated grid of short segments.  ``shores``: segments
-of the full-resolution coastlines of GSHHG in the Americas, where Debian's package gmt-gshhg-full is
-installed (and netCDF4).  Both are cut into sub-regions of about 20,000, which come in random order;
-within one the rows go from north to south and each from west to east.  Queries are squares around
-random places of the data that find 50 to 150 each.
+of the full-resolution coastlines of GSHHG in the Americas, which come with Debian's package
+gmt-gshhg-full (the extra `bench` brings netCDF4, which reads them).  ``world``: all coasts and
+borders of Natural Earth, which is part of `catfish_app`.  All are cut into sub-regions of about
+20,000, which come in random order; within one the rows go from north to south and each from west
+to east.  Queries are squares around random places of the data that find 50 to 150 each.
 """
 
 from collections.abc import Iterator
@@ -15,28 +16,30 @@ import numpy as np
 from benchmarks.catfish._figure import left_out
 from benchmarks.catfish._served import QUERIES, Data
 from catfish_app import RTree
+from catfish_app._data import demo_segments
 
 COUNT = 1_888_012
 REGION = 20_000
 GSHHG = Path("/usr/share/gmt-gshhg/binned_GSHHS_f.nc")
 NORTH_AMERICA = (180.0, 310.0, 5.0)
 """East of, west of, north of; degrees east."""
+SOURCES = ("shores", "streets", "world")
 Rects = np.ndarray
 
 
-def sources(full: bool, quick: bool) -> Iterator[tuple[str, Data]]:
+class Missing(Exception):
+    """Data that is not installed; the text says what to do."""
+
+
+def sources(full: bool, quick: bool) -> Iterator[Data]:
     """Make the stand-ins that can be had, smaller ones unless `full`."""
     count = COUNT if full else 20_000 if quick else COUNT // 8
-    yield "streets", made("rea02: synthetic streets", streets(count), seed=1)
-    if not GSHHG.exists():
-        left_out("rea02: shorelines", f"{GSHHG} (Debian: gmt-gshhg-full) is not installed")
-        return
     try:
-        found = shores(GSHHG)
-    except ModuleNotFoundError as error:
-        left_out("rea02: shorelines", f"{error.name} is not installed")
-        return
-    yield "shores", made("rea02: shorelines", found[:count], seed=2)
+        yield made("shorelines (GSHHG)", shores(GSHHG)[:count], seed=2)
+    except Missing as error:
+        left_out("shorelines", error)
+    yield made("synthetic streets", streets(count), seed=1)
+    yield made("Natural Earth", demo_segments()[:count], seed=3)
 
 
 def made(name: str, rects: Rects, seed: int) -> Data:
@@ -69,29 +72,48 @@ def streets(count: int, seed: int = 1) -> Rects:
 
 
 def shores(path: Path) -> Rects:
-    """Return the segments of the coastlines of the Americas north of 5 N."""
-    import netCDF4  # pyright: ignore[reportMissingImports]
+    """Return the segments of the coastlines of the Americas north of 5 N; or `Missing`."""
+    if not path.exists():
+        raise Missing(f"{path} is not there: apt-get install gmt-gshhg-full")
+    try:
+        import netCDF4  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError as error:
+        raise Missing("netCDF4 is not installed: it is of the extra `bench`") from error
+    with netCDF4.Dataset(path) as data:
+        data.set_auto_mask(False)
+        of = data.variables
+        return segments(
+            of["Id_of_first_segment_in_a_bin"][:].astype(np.int64),
+            of["N_segments_in_a_bin"][:].astype(np.int64),
+            of["Embedded_npts_levels_exit_entry_for_a_segment"][:].astype(np.int64) >> 9,
+            of["Relative_longitude_from_SW_corner_of_bin"][:].astype(np.uint16),
+            of["Relative_latitude_from_SW_corner_of_bin"][:].astype(np.uint16),
+        )
 
-    data = netCDF4.Dataset(path)
-    data.set_auto_mask(False)
-    of = data.variables
-    first = of["Id_of_first_segment_in_a_bin"][:]
-    count = of["N_segments_in_a_bin"][:].astype(int)
-    points = of["Embedded_npts_levels_exit_entry_for_a_segment"][:] >> 9
-    x = of["Relative_longitude_from_SW_corner_of_bin"][:].astype(np.uint16)
-    y = of["Relative_latitude_from_SW_corner_of_bin"][:].astype(np.uint16)
-    bin_of = np.empty(len(points), int)
-    for number in np.flatnonzero(count):
-        bin_of[first[number] : first[number] + count[number]] = number
-    segment = np.repeat(np.arange(len(points)), points)
-    cell = bin_of[segment]
+
+def segments(
+    first: np.ndarray, count: np.ndarray, points: np.ndarray, x: np.ndarray, y: np.ndarray
+) -> Rects:
+    """Join the points of each polyline; bins are degrees, row by row from the north pole.
+
+    A bin has `count` polylines from `first` on, a polyline so many `points`, and a point its place
+    in the bin, in parts of 65535.
+    """
+    filled = np.flatnonzero(count)
+    bins = np.empty(len(points), np.int64)
+    bins[np.concatenate([np.arange(first[b], first[b] + count[b]) for b in filled])] = np.repeat(
+        filled, count[filled]
+    )
+    line = np.repeat(np.arange(len(points)), points)
+    cell = bins[line]
     places = np.stack([cell % 360 + x / 65535.0, 89 - cell // 360 + y / 65535.0], axis=1)
-    joined = segment[1:] == segment[:-1]
-    one, other = places[:-1][joined], places[1:][joined]
-    rects = np.hstack([np.minimum(one, other), np.maximum(one, other)])
     west, east, south = NORTH_AMERICA
-    inside = (rects[:, 0] > west) & (rects[:, 0] < east) & (rects[:, 1] > south)
-    return rects[inside][np.argsort(rects[inside][:, 0])][:COUNT]
+    joined = np.flatnonzero(line[1:] == line[:-1])
+    one, other = places[joined], places[joined + 1]
+    low, high = np.minimum(one, other), np.maximum(one, other)
+    inside = (low[:, 0] > west) & (low[:, 0] < east) & (low[:, 1] > south)
+    rects = np.hstack([low[inside], high[inside]])
+    return rects[np.argsort(rects[:, 0], kind="stable")][:COUNT]
 
 
 def in_regions(rects: Rects, random: np.random.Generator) -> np.ndarray:
