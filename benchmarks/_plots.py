@@ -6,7 +6,7 @@ from typing import Any
 
 OURS, THEIRS = "#b5432a", "#5b7a99"
 INK = "#333333"
-STYLE = {"font.size": 8, "axes.edgecolor": INK, "svg.hashsalt": "l5"}
+STYLE: dict[Any, Any] = {"font.size": 8, "axes.edgecolor": INK, "svg.hashsalt": "l5"}
 
 
 def figure(**how: Any) -> tuple[Any, Any]:

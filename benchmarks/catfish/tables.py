@@ -51,8 +51,12 @@ def table(rows: Sequence[Row], named: Sequence[tuple[str, Row]]) -> Iterator[str
     yield f"| --- |{' --- |' * len(places)}"
     for name in dict.fromkeys(name for name, _ in named):
         found = {row["x"]: row["value"]["median"] for each, row in named if each == name}
-        cells = [f"{found[place]:,.4g}" if place in found else "" for place in places]
+        cells = [shown(found[place]) if place in found else "" for place in places]
         yield f"| {name} | {' | '.join(cells)} |"
+
+
+def shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 if __name__ == "__main__":

@@ -39,6 +39,16 @@ BROKEN_C = {
         "if (call->size != ROW_BYTES)\n        return service_bad_size(call);\n    rc = rt_insert",
         "rc = rt_insert",
     ),
+    "foreign": (
+        "catfish_app/native/rt_walk.c",
+        "node < walk->remote->reach ? table_at(walk, node) : NULL",
+        "table_at(walk, node)",
+    ),
+    "image": (
+        "catfish_app/native/rt_check.c",
+        'if (index >= header->used)\n        return broken(check, "node',
+        'if (index == RT_NONE)\n        return broken(check, "node',
+    ),
 }
 BROKEN_PYTHON = {
     "frames": ("l5/_frames.py", "size_bytes < DEADLINE.size", "size_bytes < DEADLINE.size - 1"),
