@@ -85,10 +85,11 @@ def _strip(
         _frame(panel, axis, across, case, here)
     panels[0].set_ylabel(axis.label)
     names = [name for name in methods if name in seen]
-    part.legend(
-        [seen[name] for name in names], names, loc="outside right center", frameon=False,
-        fontsize=7,
-    )  # fmt: skip
+    where, place = part, "outside right center"
+    if len(cases) < columns:
+        where, place = panels[len(cases)], "center left"
+    handles = [seen[name] for name in names]
+    where.legend(handles, names, loc=place, frameon=False, fontsize=7)
 
 
 def _line(panel: Any, rows: Sequence[Row], number: int) -> Any:

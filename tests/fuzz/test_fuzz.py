@@ -47,7 +47,7 @@ BROKEN_C = {
     "image": (
         "catfish_app/native/rt_check.c",
         'if (index >= header->used)\n        return broken(check, "node',
-        'if (index == RT_NONE)\n        return broken(check, "node',
+        'if (index == header->capacity)\n        return broken(check, "node',
     ),
 }
 BROKEN_PYTHON = {
