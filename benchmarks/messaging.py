@@ -121,23 +121,16 @@ def m4(size: Size, folder: str) -> Iterator[Case]:
         Spec("uvloop BufferedProtocol, unix", "protocol_bulk", "uvloop", hot, what=("transfer",)),
         Spec("blocking socket, unix", "sockets_bulk", options=hot, what=("transfer",)),
     ]
-    for take in ("bytes", "copies", "views"):
+    for take in ("bytes", "into", "copies", "views"):
         ours = Spec("l5 shm", "ours_bulk", options={**hot, "take": take}, what=("transfer",))
         peers = [Peer(spec, "M4") for spec in sockets]
         yield Case(f"one-way/hot/{take}", ours, peers, (BANDWIDTH,))
     names = ("source_bytes", "target_bytes", "transfer_bytes")
     cold: dict[str, Any] = dict.fromkeys(names, size.cold_bytes)
-    yield Case(
-        "one-way/cold/copies",
-        Spec("l5 shm", "ours_bulk", options={**cold, "take": "copies"}, what=("transfer",)),
-        [
-            Peer(
-                Spec("memcpy", "memory", options=cold, what=("transfer",), without_server=True),
-                "M4",
-            )
-        ],
-        (BANDWIDTH,),
-    )
+    for take in ("into", "copies"):
+        ours = Spec("l5 shm", "ours_bulk", options={**cold, "take": take}, what=("transfer",))
+        peer = Spec("memcpy", "memory", options=cold, what=("transfer",), without_server=True)
+        yield Case(f"one-way/cold/{take}", ours, [Peer(peer, "M4")], (BANDWIDTH,))
 
 
 def m5(size: Size, folder: str) -> Iterator[Case]:

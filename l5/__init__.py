@@ -26,6 +26,7 @@ from ._connection import Connection, ConnectionStatistics
 from ._errors import (
     AddressError,
     Attempt,
+    BufferTooShort,
     ConnectError,
     DeadlineExceeded,
     L5Error,
@@ -72,6 +73,7 @@ __all__ = [
     "AlwaysServer",
     "Attempt",
     "BackoffPolicy",
+    "BufferTooShort",
     "ConnectError",
     "Connection",
     "ConnectionByteStream",

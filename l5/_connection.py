@@ -16,7 +16,7 @@ from ._farewell import leave
 from ._flow import data_cost
 from ._frames import DEADLINE, DEADLINE_US_MAX, Flag, Kind
 from ._heartbeat import Heartbeat, heartbeat_of
-from ._in_place import Lease, Reservation
+from ._in_place import WorksInPlace
 from ._memory_link import OpensRegions
 from ._session import Session
 from ._statistics import ConnectionStatistics, statistics_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .abc import Buffer, PeerInfo
 
 
-class Connection(OpensRegions, anyio.abc.ObjectStream[bytes]):
+class Connection(OpensRegions, WorksInPlace, anyio.abc.ObjectStream[bytes]):
     """A connection that carries messages and requests, whatever it runs on.
 
     Any number of tasks of one event loop may use it at once (but one `receive` at a time).  A
@@ -48,6 +48,7 @@ class Connection(OpensRegions, anyio.abc.ObjectStream[bytes]):
         self._fast_request: Callable[[Any], Any] = ring.request if ring else session.start_request
         self._fast_send: Callable[[Any], Any] = ring.send if ring else _not_sent
         self._fast_receive: Callable[[bool], Any] = ring.receive if ring else _not_fast
+        self._fast_into: Callable[[Any, bool], Any] = ring.receive_into if ring else _not_fast
 
     def __repr__(self) -> str:
         return f"<l5.Connection {self.transport} {self._session.state.lower()}>"
@@ -332,28 +333,6 @@ class Connection(OpensRegions, anyio.abc.ObjectStream[bytes]):
             raise
         await _transmit.flush(session)
 
-    # ---- in place --------------------------------------------------------------------------------
-
-    def lease(self) -> Lease:
-        """Read the next message in place: ``async with conn.lease() as message: message.view``.
-
-        On shared memory no copy is made if the message is still in the ring when this task gets to
-        it (`Lease.in_place`): it stays there, and its space taken, until the block is left, and the
-        peer can still change it meanwhile (copy what you check).
-        Leaving with live views raises `BufferError`; the space stays taken until they die.
-        One lease at a time.
-        """
-        return Lease(self)
-
-    def reserve(self, size_bytes: int) -> Reservation:
-        """Write a message in place: ``async with conn.reserve(n) as slot``.
-
-        Fill ``slot.view`` (zero-copy on shared memory), release views, then
-        ``await slot.send()`` or ``reply = await slot.request()``.  Leaving without either discards.
-        While it is open, nothing else can be sent on this connection.
-        """
-        return Reservation(self, size_bytes)
-
     def as_byte_stream(self) -> ConnectionByteStream:
         """Return an `anyio.abc.ByteStream` over this connection, for protocols that want bytes."""
         return ConnectionByteStream(self)
@@ -392,7 +371,7 @@ class Connection(OpensRegions, anyio.abc.ObjectStream[bytes]):
         await self.aclose()
 
 
-def _not_fast(_: Any) -> None:
+def _not_fast(*_: Any) -> None:
     """Stand in for the hot calls where there is no ring."""
 
 

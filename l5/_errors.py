@@ -8,6 +8,7 @@
      |    +-- LocalProtocolError                    we were asked to break the protocol: yours
      |    |    +-- MessageTooLarge
      |    +-- RemoteProtocolError                   the peer broke the protocol
+     +-- BufferTooShort          (ValueError)       a message does not fit where it should go: yours
      +-- RequestFailed                              the peer's handler raised
      +-- DeadlineExceeded        (TimeoutError)     the request's own deadline passed
      +-- RemoteAccessError                          a read or write of remote memory was refused
@@ -97,6 +98,18 @@ class MessageTooLarge(LocalProtocolError):
         )
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
+
+
+class BufferTooShort(L5Error, ValueError):
+    """A message does not fit into the buffer of `receive_into`; it waits to be received."""
+
+    def __init__(self, size_bytes: int, buffer_bytes: int) -> None:
+        super().__init__(
+            f"the next message has {size_bytes} bytes and the buffer {buffer_bytes}: take it with a"
+            " longer buffer, or with receive()"
+        )
+        self.size_bytes = size_bytes
+        self.buffer_bytes = buffer_bytes
 
 
 class RemoteProtocolError(ProtocolError):

@@ -1,20 +1,113 @@
-"""Messages in place: `Connection.lease` and `Connection.reserve`."""
+"""Messages in place: `Connection.lease`, `Connection.reserve`, `Connection.receive_into`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
 from . import _transmit
-from ._errors import LocalProtocolError, MessageTooLarge
+from ._errors import BufferTooShort, LocalProtocolError, MessageTooLarge
 from ._flow import data_cost
 from ._frames import Kind
 from ._wait import Waiter
 
 if TYPE_CHECKING:
     from ._connection import Connection
+    from ._session import Session
+    from .abc import Buffer
+
+
+class WorksInPlace:
+    """The part of `Connection` that works without an object for each message."""
+
+    _session: Session
+    _fast_into: Callable[[Any, bool], Any]
+    if TYPE_CHECKING:
+
+        def _explain(self, error: Exception) -> Exception: ...
+
+    async def receive_into(self, buffer: Buffer) -> int:
+        """Receive the next message into a writable buffer, at its beginning; return its size.
+
+        As `receive`, without an object for each message; a cancelled one takes none, though the
+        buffer may have been written to.  Raises `BufferTooShort` when the message is longer than
+        the buffer: it is not taken.
+        """
+        session = self._session
+        if not session.inbox and session.receiver is None:
+            try:
+                size = self._fast_into(buffer, True)
+            except (BufferError, TypeError) as error:
+                raise _unfit(error) from None
+            except Exception as error:
+                self._explain(error)  # breaks the session: what follows says how
+            else:
+                if type(size) is int:
+                    return size
+                if size is not None:
+                    try:
+                        await session.hub.breathe()
+                    except BaseException:
+                        put_back(session, buffer, size[0])
+                        raise
+                    return size[0]
+        return await receive_into_on(cast("Connection", self), writable(buffer))
+
+    def lease(self) -> Lease:
+        """Read the next message in place: ``async with conn.lease() as message: message.view``.
+
+        On shared memory no copy is made if the message is still in the ring when this task gets to
+        it (`Lease.in_place`): it stays there, and its space taken, until the block is left, and the
+        peer can still change it meanwhile (copy what you check).
+        Leaving with live views raises `BufferError`; the space stays taken until they die.
+        One lease at a time.
+        """
+        return Lease(cast("Connection", self))
+
+    def reserve(self, size_bytes: int) -> Reservation:
+        """Write a message in place: ``async with conn.reserve(n) as slot``.
+
+        Fill ``slot.view`` (zero-copy on shared memory), release views, then
+        ``await slot.send()`` or ``reply = await slot.request()``.  Leaving without either discards.
+        While it is open, nothing else can be sent on this connection.
+        """
+        return Reservation(cast("Connection", self), size_bytes)
+
+
+def _unfit(error: Exception) -> Exception:
+    return type(error)(f"receive_into wants a writable, contiguous buffer: {error}")
+
+
+def writable(buffer: Buffer) -> memoryview:
+    """Return the bytes of a buffer that can be written to; else what `receive_into` raises."""
+    try:
+        view = _transmit.as_bytes_view(buffer)
+    except (BufferError, TypeError) as error:
+        raise _unfit(error) from None
+    if view.readonly:
+        raise _unfit(BufferError("this one is read-only"))
+    return view
+
+
+def put_back(session: Session, buffer: Buffer, size_bytes: int) -> None:
+    """Let the next `receive` have a message that was received into a buffer."""
+    session.inbox.appendleft(bytes(_transmit.as_bytes_view(buffer)[:size_bytes]))
+    session.untaken += 1
+
+
+async def receive_into_on(connection: Connection, view: memoryview) -> int:
+    """Do what `receive_into` does, by way of the inbox."""
+    session = connection._session
+    await _transmit.pace(session)
+    await connection._wait_message()
+    size = len(session.inbox[0])
+    if size > len(view):
+        raise BufferTooShort(size, len(view))
+    view[:size] = connection._take_message()
+    return size
 
 
 class Lease:

@@ -11,7 +11,7 @@ from benchmarks.messaging_peers.ours import expect_transport, keywords, url
 
 @asynccontextmanager
 async def server(address: str, options: dict[str, Any]) -> AsyncGenerator[str]:
-    take = {"bytes": take_bytes, "views": take_views, "copies": take_copies}[options["take"]]
+    take = TAKES[options["take"]]
     places = views(filled(options["target_bytes"]))
 
     async def sink(connection: l5.Connection) -> None:
@@ -41,6 +41,14 @@ async def take_copies(connection: l5.Connection, count: int, places: list[memory
         async with connection.lease() as message:
             with message.view as view:
                 places[number % len(places)][:] = view
+
+
+async def take_into(connection: l5.Connection, count: int, places: list[memoryview]) -> None:
+    for number in range(count):
+        await connection.receive_into(places[number % len(places)])
+
+
+TAKES = {"bytes": take_bytes, "views": take_views, "copies": take_copies, "into": take_into}
 
 
 @asynccontextmanager

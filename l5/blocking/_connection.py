@@ -15,7 +15,7 @@ from .._flow import Budget
 from .._frames import Kind
 from .._session import Session
 from .._wait import Waiter
-from . import _private_loop
+from . import _in_place, _private_loop
 from ._budget import ThreadBudget
 from ._file import ConnectionFile
 from ._hub import OWN_ERRORS, BlockingHub, Expired, busy, expiry
@@ -322,6 +322,13 @@ class Connection(OpensRegions):
         self._fast_send = _not_sent
 
     # ---- in place ------------------------------------------------------------------------------
+
+    def receive_into(self, buffer: Buffer, *, timeout: float | None = None) -> int:
+        """Receive the next message into a writable buffer; return its size.
+
+        See `l5.Connection.receive_into`.  After a `TimeoutError` no message was taken.
+        """
+        return _in_place.receive_into(self, buffer, timeout)
 
     def lease(self, *, timeout: float | None = None) -> Lease:
         """Read the next message in place: ``with conn.lease() as message: message.view``.

@@ -3,17 +3,59 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .. import _in_place, _streams
 from ._hub import expiry, finish
 
 if TYPE_CHECKING:
+    from .._session import Session
     from ..abc import Buffer
     from ._connection import Connection
 
 
 Inner = TypeVar("Inner", _in_place.Lease, _in_place.Reservation, _streams.ReplyStream)
+
+
+def receive_into(connection: Connection, buffer: Buffer, timeout: float | None) -> int:
+    """See `Connection.receive_into`."""
+    ring = connection._ring  # pyright: ignore[reportPrivateUsage]
+    size = None if ring is None else _receive_fast(connection, ring, buffer)
+    if size is not None:
+        return size
+    view = _in_place.writable(buffer)
+    session = connection._session  # pyright: ignore[reportPrivateUsage]
+    steps = _in_place.receive_into_on(connection._engine, view)  # pyright: ignore
+    run = connection._run  # pyright: ignore[reportPrivateUsage]
+    return run(steps, expiry(timeout), "receiving", lambda n: _in_place.put_back(session, view, n))
+
+
+def _receive_fast(connection: Connection, ring: Any, buffer: Buffer) -> int | None:
+    session: Session = connection._session  # pyright: ignore[reportPrivateUsage]
+    lock = connection._lock  # pyright: ignore[reportPrivateUsage]
+    size: Any = None
+    try:
+        with lock:
+            if session.inbox or session.receiver is not None:
+                return None
+            try:
+                size = ring.receive_into(buffer, True)
+            except (BufferError, TypeError):
+                return None  # said below, as where there is no ring
+            except BaseException as error:
+                if ring.last is not None:  # taken, when a signal's handler raised
+                    size = ring.last
+                    raise
+                connection._explain_fault(error)  # pyright: ignore[reportPrivateUsage]
+            if size is not None and type(size) is not int:
+                size = size[0]
+                connection._hub.count_anew()  # pyright: ignore[reportPrivateUsage]
+        return size
+    except BaseException:
+        if type(size) is int:
+            with lock:
+                _in_place.put_back(session, buffer, size)
+        raise
 
 
 class _Block(Generic[Inner]):

@@ -43,6 +43,7 @@ enum {
     YIELD_PAUSE = 4,         /* and there is none for so many times what it took */
     MIXED_SPIN_NS = 20000,   /* a spin while some peers are on our own CPU */
     FRAME_COST = 64,         /* what a data message costs of its window beside its payload */
+    COLD_BYTES = 4 << 20,    /* a target filled further than that in a row is in no cache */
     RINGS_MAX = 65536,
     FILL_STEPS_MAX = 1024,   /* messages that `fill` counts */
     REST_ABOVE = 16,         /* with more rings than that, the silent ones are not scanned */
@@ -65,7 +66,7 @@ typedef struct {
     uint64_t frames_seen; /* frames_received when the poller last looked who is silent */
     PyObject *session;    /* strong, while added: whose frames these are */
     PyObject *server;     /* strong: who takes requests from this ring, or NULL */
-    PyObject *last;       /* strong, when shared: what receive returned last, or NULL */
+    PyObject *last;       /* strong, when shared: what receive (or receive_into) returned last, or NULL */
     unsigned long thread; /* ident of the owner: one thread uses a connection */
     int shared;           /* see enum sharing */
     int open;
@@ -82,6 +83,8 @@ typedef struct {
     unsigned int partials; /* half-received messages: a frame without MORE may be the end of one */
     int credit_owed;       /* a CREDIT found no room: the generic path sends it */
     uint64_t frames_sent, frames_received, bytes_sent, bytes_received, calls;
+    const char *target_end; /* behind what receive_into wrote last; */
+    uint64_t target_run;    /* bytes that it wrote in a row before */
     uint64_t requests;     /* sent */
     uint64_t answered;     /* requests answered by Poller.serve */
     uint64_t *latencies;   /* while somebody watches: a histogram; else NULL */
@@ -145,6 +148,7 @@ PyObject *l5_ring_collect(Ring *self, PyObject *id);
 PyObject *l5_ring_request(Ring *self, PyObject *payload);
 PyObject *l5_ring_send(Ring *self, PyObject *payload);
 PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count);
+PyObject *l5_ring_receive_into(Ring *self, PyObject *const *args, Py_ssize_t count);
 
 /* _ring_watch.c */
 PyObject *l5_ring_watch(Ring *self, PyObject *on);

@@ -319,7 +319,7 @@ static PyMemberDef ring_members[] = {
     {"answered", T_ULONGLONG, offsetof(Ring, answered), READONLY, "requests answered on the hot path"},
     {"calls", T_ULONGLONG, offsetof(Ring, calls), READONLY, "calls into C"},
     {"session", T_OBJECT, offsetof(Ring, session), READONLY, "whose frames these are"},
-    {"last", T_OBJECT, offsetof(Ring, last), READONLY, "(shared) what receive took last, or None"},
+    {"last", T_OBJECT, offsetof(Ring, last), READONLY, "(shared) what receive took last, receive_into the size; or None"},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -338,6 +338,10 @@ PyDoc_STRVAR(receive_doc,
 "Take the next frame if it is a whole data message, spinning for it if asked; in a tuple when the\n"
 "event loop is due.");
 
+PyDoc_STRVAR(receive_into_doc,
+"receive_into(buffer, spin) -> int | tuple[int] | None\n\n"
+"As receive, into a writable buffer, if the message fits: its size.");
+
 PyDoc_STRVAR(request_many_doc,
 "request_many(payloads, answers, start, window) -> (sent, first_id)\n\n"
 "Send payloads[start:sent] (ids from first_id on) and put the answers that came into the list: where\n"
@@ -351,6 +355,7 @@ static PyMethodDef ring_methods[] = {
     {"request", (PyCFunction)l5_ring_request, METH_O, request_doc},
     {"send", (PyCFunction)l5_ring_send, METH_O, send_doc},
     {"receive", (PyCFunction)(void (*)(void))l5_ring_receive, METH_FASTCALL, receive_doc},
+    {"receive_into", (PyCFunction)(void (*)(void))l5_ring_receive_into, METH_FASTCALL, receive_into_doc},
     {"try_send", (PyCFunction)(void (*)(void))ring_try_send, METH_FASTCALL, "try_send(kind, flags, id, payload)"},
     {"try_receive", (PyCFunction)ring_try_receive, METH_NOARGS, "(kind, flags, id, payload) or None"},
     {"poll", (PyCFunction)ring_poll, METH_NOARGS, "Tell whether a message waits."},

@@ -17,11 +17,11 @@ int l5_ring_peek(Ring *self, struct l5_frame *frame)
 /* Copy the payload that peek found and give the message's space back. */
 PyObject *l5_ring_take(Ring *self, const struct l5_frame *frame)
 {
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)frame->payload, frame->size);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, frame->size);
 
     if (!bytes)
         return NULL;
-    l5_channel_consume(&self->channel);
+    l5_channel_take(&self->channel, frame, PyBytes_AS_STRING(bytes), 0);
     self->frames_received++;
     self->bytes_received += frame->size;
     return bytes;
@@ -62,7 +62,7 @@ void l5_ring_data_arrived(Ring *self, uint64_t size)
 }
 /* ---- Ring: hot methods --------------------------------------------------------------------- */
 
-/* (bytes,) means: and now let the event loop run. */
+/* (bytes,) means: and now let the event loop run.  NULL stays NULL: an exception is set. */
 static PyObject *with_due(Ring *self, PyObject *bytes)
 {
     PyObject *pair;
@@ -145,6 +145,24 @@ PyObject *l5_ring_send(Ring *self, PyObject *payload)
     Py_RETURN_TRUE;
 }
 
+/* Look for a whole data message, and spin for it if asked: 1 there is, 0 not for C, -1 error. */
+static int next_data(Ring *self, struct l5_frame *frame, int may_spin)
+{
+    int rc;
+
+    Py_CLEAR(self->last);
+    if (!self->poller || self->shared == LOCKED_INSIDE)
+        return 0;
+    rc = l5_ring_peek(self, frame);
+    if (!rc && may_spin && self->spin_ns) {
+        l5_channel_publish(&self->channel); /* the peer may wait for space */
+        l5_poller_stir(self);
+        if (l5_poller_wait(self->poller, self->spin_ns))
+            rc = l5_ring_peek(self, frame);
+    }
+    return rc > 0 ? frame->kind == L5_DATA && !frame->flags && !self->partials : rc;
+}
+
 PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count)
 {
     struct l5_frame frame;
@@ -153,19 +171,10 @@ PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count)
 
     if (!l5_ring_ready(self))
         return NULL;
-    Py_CLEAR(self->last);
-    if (!self->poller || self->shared == LOCKED_INSIDE)
-        Py_RETURN_NONE;
-    rc = l5_ring_peek(self, &frame);
-    if (!rc && count == 1 && args[0] == Py_True && self->spin_ns) {
-        l5_channel_publish(&self->channel); /* the peer may wait for space */
-        l5_poller_stir(self);
-        if (l5_poller_wait(self->poller, self->spin_ns))
-            rc = l5_ring_peek(self, &frame);
-    }
+    rc = next_data(self, &frame, count == 1 && args[0] == Py_True);
     if (rc < 0)
         return NULL;
-    if (!rc || frame.kind != L5_DATA || frame.flags || self->partials)
+    if (!rc)
         Py_RETURN_NONE;
     bytes = l5_ring_take(self, &frame);
     if (bytes) {
@@ -175,6 +184,48 @@ PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count)
             self->last = Py_NewRef(bytes);
     }
     return with_due(self, bytes);
+}
+
+/* Tell whether nothing of this target can be in the caches: for some MiB now, each message went right
+ * behind the one before. */
+static int is_cold(Ring *self, const char *target, uint64_t size)
+{
+    self->target_run = target == self->target_end ? self->target_run + size : 0;
+    self->target_end = target + size;
+    return self->target_run > COLD_BYTES;
+}
+
+PyObject *l5_ring_receive_into(Ring *self, PyObject *const *args, Py_ssize_t count)
+{
+    struct l5_frame frame;
+    Py_buffer view;
+    PyObject *size = NULL;
+    int rc = -1;
+
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "receive_into(buffer, spin)");
+    if (!l5_ring_ready(self) || PyObject_GetBuffer(args[0], &view, PyBUF_WRITABLE) < 0)
+        return NULL;
+    if (self->open) /* still: see l5_ring_get_payload */
+        rc = next_data(self, &frame, args[1] == Py_True);
+    else
+        PyErr_SetNone(l5_ClosedResourceError);
+    if (rc > 0 && (Py_ssize_t)frame.size > view.len)
+        rc = 0; /* Python says so */
+    if (rc > 0 && (size = PyLong_FromUnsignedLong(frame.size))) {
+        l5_channel_take(&self->channel, &frame, view.buf, is_cold(self, view.buf, frame.size));
+        self->frames_received++;
+        self->bytes_received += frame.size;
+        l5_ring_data_arrived(self, frame.size);
+        l5_ring_data_taken(self, frame.size);
+        if (self->shared)
+            self->last = Py_NewRef(size);
+        size = with_due(self, size);
+    }
+    PyBuffer_Release(&view);
+    if (!rc)
+        Py_RETURN_NONE;
+    return size;
 }
 
 /* 1: the bell had rung, is silent again, and the ring is disarmed; 0: it had not; -1: the socket has

@@ -1,5 +1,6 @@
 /* Sending, receiving and arming.  Theory, drawing and the names of the pairs: channel.h. */
 #define _GNU_SOURCE
+#include "_copy.h"
 #include "_steps.h"
 #include "channel.h"
 
@@ -139,7 +140,9 @@ int l5_channel_send(struct l5_channel *channel, int kind, int flags, uint64_t id
     at = channel->tx_base + (channel->tx_write & (channel->ring_bytes - 1)) + L5_PREFIX_BYTES;
     if (prefix_bytes)
         memcpy(at, prefix, prefix_bytes);
-    if (payload_bytes)
+    if (payload_bytes >= L5_LONG_BYTES)
+        l5_copy_in(at + prefix_bytes, payload, payload_bytes);
+    else if (payload_bytes)
         memcpy(at + prefix_bytes, payload, payload_bytes);
     finish(channel, kind, flags, id, (uint32_t)total);
     return 0;
@@ -258,6 +261,23 @@ void l5_channel_consume(struct l5_channel *channel)
     channel->rx_pending = 0;
     channel->rx_read = position + bytes;
     give_back(channel, position, bytes);
+}
+
+/* Copy the payload of the message that peek found, and be done with it; `past` the caches if it goes
+ * where nothing of it is in them. */
+void l5_channel_take(struct l5_channel *channel, const struct l5_frame *frame, void *target, int past)
+{
+    if (frame->size < L5_LONG_BYTES) {
+        memcpy(target, frame->payload, frame->size);
+        l5_channel_consume(channel);
+        return;
+    }
+    l5_copy_out(target, channel->rx_base + (channel->rx_read & (channel->ring_bytes - 1)), L5_PREFIX_BYTES,
+                frame->size, channel->rx_pending, past);
+    channel->rx_read += channel->rx_pending;
+    channel->rx_pending = 0;
+    if (channel->rx_read - channel->rx_published >= channel->ring_bytes / 8)
+        l5_channel_publish(channel);
 }
 
 /* Lease the message that peek found: it is read past, but neither zeroed nor given back. */

@@ -152,9 +152,11 @@ int l5_channel_reserve(struct l5_channel *channel, uint32_t payload_bytes, void 
 int l5_channel_commit(struct l5_channel *channel, int kind, int flags, uint64_t id, uint32_t payload_bytes);
 void l5_channel_discard(struct l5_channel *channel);
 
-/* Receiving.  peek: 1 a frame, 0 none, -EPROTO.  consume: done with the frame that peek gave. */
+/* Receiving.  peek: 1 a frame, 0 none, -EPROTO.  consume: done with the frame that peek gave.  take:
+ * the same, its payload copied out. */
 int l5_channel_peek(struct l5_channel *channel, struct l5_frame *frame);
 void l5_channel_consume(struct l5_channel *channel);
+void l5_channel_take(struct l5_channel *channel, const struct l5_frame *frame, void *target, int past);
 int l5_channel_hold(struct l5_channel *channel);
 void l5_channel_release(struct l5_channel *channel);
 int l5_channel_publish(struct l5_channel *channel);

@@ -7,6 +7,7 @@ import pytest
 from ._cancelling import CancellationTests
 from ._ends import EndTests
 from ._in_place import InPlaceTests
+from ._into import IntoTests
 from ._messages import MessageTests
 from ._requesting import RequestTests
 from ._serving import ServerTests
@@ -14,7 +15,13 @@ from ._serving import ServerTests
 
 @pytest.mark.anyio
 class TransportSuite(
-    MessageTests, EndTests, RequestTests, ServerTests, InPlaceTests, CancellationTests
+    MessageTests,
+    EndTests,
+    RequestTests,
+    ServerTests,
+    InPlaceTests,
+    IntoTests,
+    CancellationTests,
 ):
     """What every transport has to do, on every event loop.
 

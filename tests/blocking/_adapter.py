@@ -119,6 +119,9 @@ class AsyncView:
     async def receive(self) -> bytes:
         return await in_thread(self.blocking.receive)
 
+    async def receive_into(self, buffer: Any) -> int:
+        return await in_thread(self.blocking.receive_into, buffer)
+
     def __aiter__(self) -> AsyncView:
         return self
 

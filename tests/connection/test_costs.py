@@ -67,7 +67,10 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.checkout
 @pytest.mark.parametrize(
     ("case", "copies"),
-    [("request", 2), ("send", 1), ("receive", 1), ("answer", 2), ("reserve", 0), ("lease", 0)],
+    [
+        *(("request", 2), ("send", 1), ("receive", 1), ("into", 1), ("answer", 2)),
+        *(("reserve", 0), ("lease", 0)),
+    ],
 )
 def test_copies(counter: str, case: str, copies: int) -> None:
     """One in and one out; none in place.  Counted where they are made: in memcpy."""

@@ -150,6 +150,25 @@ static void do_reserve(struct l5_channel *tx, struct model *model, uint64_t *ran
     model->count++;
 }
 
+/* Copy the message out, to any alignment, with the caches or past them; nothing beside it is written,
+ * and all that it took of the ring is zero afterwards. */
+static void take(struct l5_channel *rx, const struct l5_frame *frame, uint64_t choice)
+{
+    static uint8_t room[LIMIT + 256];
+    uint8_t *place = room + 64 + choice % 64;
+    const uint8_t *slot = frame->payload - L5_PREFIX_BYTES;
+    uint64_t id = frame->id, padded = l5_padded(frame->size);
+    uint32_t size = frame->size;
+
+    memset(room, 0xee, sizeof(room));
+    l5_channel_take(rx, frame, place, choice / 64 % 2);
+    expect(place, id, size);
+    for (const uint8_t *at = room; at < room + sizeof(room); at++)
+        CHECK(*at == 0xee || (at >= place && at < place + size));
+    for (uint64_t i = 0; i < padded; i++)
+        CHECK(!slot[i]);
+}
+
 static void do_receive(struct l5_channel *rx, struct model *model, uint64_t *random)
 {
     struct l5_frame frame;
@@ -169,7 +188,10 @@ static void do_receive(struct l5_channel *rx, struct model *model, uint64_t *ran
     } else {
         if (model->held)
             CHECK(l5_channel_hold(rx) == -EBUSY);
-        l5_channel_consume(rx);
+        if (next_random(random) % 4)
+            take(rx, &frame, next_random(random));
+        else
+            l5_channel_consume(rx);
     }
     model->first_id++;
     model->count--;
