@@ -8,7 +8,7 @@ from pathlib import Path
 
 PROC = Path("/proc/self")
 SUPPORTED = (PROC / "fd").is_dir()
-PATIENCE_S = 2.0  # a thread that ends, a child being reaped: these take a moment
+PATIENCE_S = 30.0  # a thread that ends, a child being reaped: a moment, but on a busy machine
 
 # Opened once by a library and kept for the life of the process.
 KEPT = re.compile(

@@ -7,6 +7,8 @@
 - With L5_CI=1 a skip whose reason is not in `tests/_skips.py` fails the run.
 """
 
+import asyncio.constants
+import traceback
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,12 @@ from tests import _leaks, _skips
 
 ASYNCIO_ONLY = Path(__file__).parent / "asyncio_only"
 FAILED = pytest.StashKey[bool]()
+
+# In debug mode asyncio notes where each future, task and callback was made: all of pytest's stack,
+# line by line, which is more than half of what a test costs.  One line tells as much; the checks
+# (other threads, what was never awaited, what took long) are as they were.
+asyncio.constants.DEBUG_STACK_DEPTH = 1
+traceback.extract_stack.__defaults__ = (None, 1)  # C calls it without arguments
 
 
 @pytest.fixture(

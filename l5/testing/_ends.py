@@ -50,7 +50,7 @@ class EndTests(Harness):
         """Also when the peer only begins to read afterwards."""
         async with self.pair(directory) as (client, server):
             sent = 0
-            with anyio.move_on_after(0.2):
+            with anyio.move_on_after(0.05):
                 while True:
                     await client.send(sent.to_bytes(4, "little") + bytes(1000))
                     sent += 1

@@ -22,7 +22,7 @@ async def test_a_client_that_never_reads(url: str, stage: Stage) -> None:
             await client.says("connected")
             counts = [-1, 0]
             while not 0 < counts[-1] == counts[-2]:
-                await anyio.sleep(0.1)
+                await anyio.sleep(0.05)
                 await server.tell("how much")
                 counts.append(int(await server.says("sent")))
             assert counts[-1] <= 4 * MIB  # the agreed window
@@ -40,7 +40,7 @@ async def test_a_client_that_hardly_reads(url: str, stage: Stage) -> None:
         async with stage.actor("_hostile:read_slowly", at) as client:
             await client.says("connected")
             for _ in range(10):
-                await anyio.sleep(0.1)
+                await anyio.sleep(0.02)
                 await server.tell("how much")
                 sent = int(await server.says("sent"))
             assert 0 < sent <= 4 * MIB + 1000 * 10_000  # the agreed window, and all it can take
@@ -85,7 +85,7 @@ async def test_a_server_that_never_reads(url: str, stage: Stage) -> None:
                 await client.says("pouring")
                 before, counts = client.rss_bytes(), [-1, 0]
                 while not 0 < counts[-1] == counts[-2]:
-                    await anyio.sleep(0.1)
+                    await anyio.sleep(0.05)
                     await client.tell("how much")
                     counts.append(int(await client.says("sent")))
                 assert counts[-1] <= 4 * MIB
@@ -94,13 +94,14 @@ async def test_a_server_that_never_reads(url: str, stage: Stage) -> None:
 
 async def test_a_thousand_who_never_speak(stage: Stage) -> None:
     async with l5.serve(
-        bytes.upper, "l5+tcp://127.0.0.1:0", hello_timeout=0.05, backlog=1024
+        bytes.upper, "l5+tcp://127.0.0.1:0", hello_timeout=3.0, hellos_max=400, backlog=1024
     ) as server:
         port = int(server.urls[0].rpartition(":")[2])
         async with await l5.connect(server.urls[0]) as bystander:
             async with stage.actor("_hostile:keep_silent", port, 1000) as strangers:
                 await strangers.says("silent")
-                async with await l5.connect(server.urls[0], connect_timeout=60.0) as client:
+                patient = {"hello_timeout": 60.0, "connect_timeout": 60.0}
+                async with await l5.connect(server.urls[0], **patient) as client:
                     assert await client.request(b"new") == b"NEW"
                 assert await bystander.request(b"old") == b"OLD"
         while server.statistics().connections:

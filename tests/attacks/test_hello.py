@@ -94,12 +94,16 @@ async def test_a_server_that_never_finishes_its_hello(stage: Stage, how: str) ->
 
 async def test_a_server_that_keeps_the_memory_and_is_silent(stage: Stage, tmp_path: Path) -> None:
     """The client gives up, and nothing is left of the memory at its end (`no_leaks`)."""
-    async with stage.actor("_hellos:stop_in_the_upgrade", f"{tmp_path}/s") as server:
-        await server.says("at")
-        with pytest.raises(l5.ConnectError, match=r"no connection within 1 s"):
-            await l5.connect(f"l5+shm://{tmp_path}/s", connect_timeout=1.0)
-        assert await server.says("holds") == "1"
-        await server.says("left alone")
+    told: list[str] = []
+    for patience_s in (0.2, 2.0, 20.0):  # a busy machine may need the first for the hello itself
+        async with stage.actor("_hellos:stop_in_the_upgrade", f"{tmp_path}/{patience_s}") as server:
+            await server.says("at")
+            with pytest.raises(l5.ConnectError, match=rf"within {patience_s:g} s"):
+                await l5.connect(f"l5+shm://{tmp_path}/{patience_s}", connect_timeout=patience_s)
+            told = await server.ends()
+        if told:
+            break
+    assert told == ["holds 1", "left alone"]
 
 
 async def test_a_ticket_of_another_process(stage: Stage) -> None:

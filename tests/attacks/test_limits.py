@@ -122,10 +122,13 @@ async def test_a_message_that_stands_still(url: str, stage: Stage) -> None:
     async with serving(url, total_reassembly=SMALL, stall_timeout=0.1, **limits) as server:
         async with await l5.connect(server.urls[0]) as client:
             long = bytes(range(250)) * 100
-            async with stage.actor("_hostile:begin", server.urls[0], count) as attacker:
-                await attacker.says("begun")
-                refused = 0
-                with anyio.fail_after(30):
+            refused = 0
+            while not refused:  # on a busy machine an attacker is gone before anybody was refused
+                async with stage.actor("_hostile:begin", server.urls[0], count) as attacker:
+                    try:
+                        await attacker.says("begun")
+                    except anyio.EndOfStream:
+                        continue
                     while True:
                         try:
                             assert await client.request(long) == long
@@ -134,8 +137,9 @@ async def test_a_message_that_stands_still(url: str, stage: Stage) -> None:
                             assert error.remote_type == "Overloaded"
                             refused += 1
                             await anyio.sleep(0.01)
-                assert refused > 0
-                assert server.statistics().connections == 2
+                    while server.statistics().connections > 2:  # it alone was cut off
+                        await anyio.sleep(0.001)
+                    assert server.statistics().connections == 2
 
 
 async def test_reassembly(url: str) -> None:

@@ -257,8 +257,8 @@ def test_ctrl_c_in_a_wait_leaves_it_sound(tmp_path: Path, transport: str) -> Non
     import sys, l5.blocking
     with l5.blocking.connect(sys.argv[1]) as conn:
         for call in (conn.receive, lambda: conn.request(b"wait"), lambda: conn.send(bytes(10))):
-            print("ready", flush=True)
             try:
+                print("ready", flush=True)
                 call()
             except KeyboardInterrupt:
                 print(conn.request(b"still there").decode(), flush=True)
@@ -267,7 +267,7 @@ def test_ctrl_c_in_a_wait_leaves_it_sound(tmp_path: Path, transport: str) -> Non
 
     def handle(request: bytes) -> bytes:
         if request == b"wait":
-            gate.wait(0.5)
+            gate.wait(PATIENCE_S)
         return request
 
     with l5.blocking.serve(handle, url_of(tmp_path, transport), threads=2) as server:
@@ -289,7 +289,8 @@ def test_serving_for_ever(tmp_path: Path, number: signal.Signals) -> None:
     code = """
     import sys, time, l5.blocking
     def handle(request):
-        time.sleep(0.3)
+        print("begun", flush=True)
+        time.sleep(0.2)
         return request
     with l5.blocking.serve(handle, sys.argv[1]) as server:
         print("up", flush=True)
@@ -301,7 +302,7 @@ def test_serving_for_ever(tmp_path: Path, number: signal.Signals) -> None:
         assert child.stdout.readline() == "up\n"
         with l5.blocking.connect(url_of(tmp_path, "shm")) as client:
             with in_thread(client.request, b"x") as answer:
-                sleep(0.05)
+                assert child.stdout.readline() == "begun\n"
                 child.send_signal(number)
             assert answer == [b"x"]
         assert child.wait(PATIENCE_S) == 0

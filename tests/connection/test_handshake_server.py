@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +55,12 @@ async def serving(url: str, *others: str, **options: Any) -> AsyncIterator[l5.Se
                 assert await other.request(b"new") == b"new"
 
 
-def hurried(url: str, hello_timeout: float) -> str:
-    """Another URL of the server, for the stranger alone: who is in no way slow has time."""
-    return f"{url.replace('/s', '/t')}?hello_timeout={hello_timeout}"
+def hurried(url: str, *hello_timeouts: float) -> list[str]:
+    """Other URLs of the server, for the stranger alone: who is in no way slow has time."""
+    return [
+        f"{url.replace('/s', f'/t{number}')}?hello_timeout={seconds}"
+        for number, seconds in enumerate(hello_timeouts)
+    ]
 
 
 @pytest.mark.parametrize("what", list(NONSENSE))
@@ -77,9 +80,10 @@ async def test_nonsense(url: str, what: str) -> None:
 @pytest.mark.parametrize("sent_bytes", [0, 1, 7, 8, 9, 30])
 async def test_too_slow(url: str, sent_bytes: int) -> None:
     """Half a hello, and then silence."""
-    async with serving(url, hurried(url, 0.05)) as server, raw(server.urls[1]) as stream:
+    async with serving(url, *hurried(url, 0.05)) as server, raw(server.urls[1]) as stream:
         if sent_bytes:
-            await stream.send(encode(client_hello())[:sent_bytes])
+            with suppress(anyio.BrokenResourceError):  # this test may be the one that is late
+                await stream.send(encode(client_hello())[:sent_bytes])
         answer = await read_hello(stream)
         assert isinstance(answer, Reject)
         assert answer.code == "timeout"
@@ -105,10 +109,10 @@ async def test_byte_by_byte(url: str) -> None:
 
 async def test_a_hundred_who_never_speak(url: str) -> None:
     async with (
-        serving(url, hello_timeout=0.2, hellos_max=16) as server,
+        serving(url, hello_timeout=3.0, hellos_max=50) as server,
         anyio.create_task_group() as group,
     ):
-        connected = 0
+        connected, patient = 0, {"hello_timeout": 60.0, "connect_timeout": 60.0}
 
         async def keep_silent() -> None:
             nonlocal connected
@@ -124,7 +128,7 @@ async def test_a_hundred_who_never_speak(url: str) -> None:
             group.start_soon(keep_silent)
         while connected < 50:
             await anyio.sleep(0.001)
-        async with await l5.connect(server.urls[0]) as client:
+        async with await l5.connect(server.urls[0], **patient) as client:
             assert await client.request(b"in spite of them") == b"in spite of them"
 
 
@@ -139,14 +143,21 @@ async def test_a_client_that_never_finishes_its_upgrade(url: str) -> None:
     import msgspec
 
     hello = msgspec.convert(msgspec.to_builtins(hello), type(hello))
-    async with serving(url, hurried(url, 0.1)) as server, raw(server.urls[1]) as stream:
-        await stream.send(encode(hello))
-        answer = await read_hello(stream)
-        assert isinstance(answer, ServerHello)
-        assert answer.choice == "shm", answer.declined
-        refusal = await read_hello(stream)
-        assert isinstance(refusal, Reject)
-        assert refusal.code == "timeout"
+    async with serving(url, *hurried(url, 0.1, 1.0, 30.0)) as server:
+        for patient in server.urls[1:]:  # on a busy machine the hello itself may come too late
+            async with raw(patient) as stream:
+                await stream.send(encode(hello))
+                answer = await read_hello(stream)
+                if isinstance(answer, Reject) and answer.code == "timeout":
+                    continue
+                assert isinstance(answer, ServerHello)
+                assert answer.choice == "shm", answer.declined
+                refusal = await read_hello(stream)
+                assert isinstance(refusal, Reject)
+                assert refusal.code == "timeout"
+                break
+        else:
+            raise AssertionError("no hello was in time")
 
 
 # ---- who may connect ---------------------------------------------------------------------------

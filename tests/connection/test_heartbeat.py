@@ -44,7 +44,7 @@ async def pair(
 
 
 async def ask_until(connection: l5.Connection, condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not condition():
             assert await connection.request(b"x") == b"X"
 
@@ -110,22 +110,22 @@ async def test_the_share_tells_work_from_waiting(url: str) -> None:
             time.sleep(0.02)
         return request
 
-    async def shares(what: bytes, pause_s: float) -> list[float]:
-        found: list[float] = []
-        while len(found) < 5:
+    async def until_told(what: bytes, pause_s: float, busy: bool) -> None:
+        """A busy machine may give single shares that are neither: one that is has to come."""
+        while True:
             before = connection.heartbeat.sequence
             await connection.request(what)
             await anyio.sleep(pause_s)
-            if connection.heartbeat.sequence != before:
-                found.append(connection.heartbeat.busy_share)
-        return sorted(found)
+            told = connection.heartbeat
+            if told.sequence != before and (told.busy_share > 0.5) == busy:
+                return
 
     async with pair(url, work) as connection:
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await connection.request(b"")
-            assert (await shares(b"work", 0.0))[-1] > 0.5
+            await until_told(b"work", 0.0, True)
             await connection.request(b"")
-            assert (await shares(b"rest", 0.03))[0] < 0.5
+            await until_told(b"rest", 0.03, False)
 
 
 async def test_sockets_tell_only_those_who_said_something(tmp_path: Path) -> None:
@@ -136,8 +136,9 @@ async def test_sockets_tell_only_those_who_said_something(tmp_path: Path) -> Non
             assert await silent.request(b"once") == b"ONCE"
             await ask_until(silent, lambda: silent.statistics().requests_sent == 2)
             frames = silent.statistics().frames_received
-            # what was said to it before its requests would be here by now: nothing
-            assert frames - 2 <= 1
+            # What was said to it before its requests would be here by now: nothing.  Each of the
+            # two may have been followed by one.
+            assert frames - 2 <= 2
 
 
 @needs_c
@@ -192,7 +193,7 @@ async def test_workers_tell_all_who_want_to_know(tmp_path: Path, mode: Any) -> N
             await l5.connect(url, heartbeat_ms=MINUTE_MS) as seldom,
             await l5.connect(url, heartbeat_ms=0) as deaf,
         ):
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while busy.heartbeat.sequence < 6 + seldom.heartbeat.sequence:
                     assert await busy.request(b"echo") == b"echo"
             assert silent.heartbeat.sequence >= 5
@@ -210,7 +211,7 @@ async def test_a_workers_share_is_that_of_the_last_interval(tmp_path: Path) -> N
     url = f"l5+shm://{tmp_path}/s"
     async with l5.serve(service, url), await l5.connect(url) as connection:
         heartbeat = connection.heartbeat
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while heartbeat.busy_share == 0.0:
                 await connection.request(b"echo")
             while heartbeat.busy_share > 0.0:  # a polling worker is awake without us

@@ -66,7 +66,7 @@ class Client:
 
     async def _sleep(self, space: bool) -> None:
         if self.ring.arm(space):
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 await anyio.wait_readable(self.sock)
             self.sock.recv(64)
             self.ring.disarm()
@@ -97,7 +97,7 @@ def make(mode: Any = "adaptive", **options: Any) -> NativeService:
 
 
 async def await_done(service: NativeService, *gone: Client) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not all(client.done for client in gone):
             await anyio.wait_readable(service.fileno())
             service.drain_done()

@@ -71,6 +71,8 @@ def test_differences() -> None:
 async def slow(request: bytes) -> bytes:
     if request == b"slow":
         await anyio.sleep(0.02)
+    elif request == b"never":
+        await anyio.sleep_forever()
     return request
 
 
@@ -93,11 +95,11 @@ async def test_requests_are_measured_at_both_ends_while_watched(
             await conn.request(b"slow", deadline=5.0)
             await conn.request(b"slow")
             with pytest.raises(l5.DeadlineExceeded):
-                await conn.request(b"slow", deadline=0.001)
+                await conn.request(b"never", deadline=0.05)
             # What was cancelled at the server was answered, and not handled.
             for session, count in ((ours, 23), (theirs, 22)):
                 watch: Any = session.watch
-                with anyio.fail_after(20):
+                with anyio.fail_after(60):
                     while watch.histogram().total < count:
                         await anyio.sleep(0.001)
                 histogram = watch.histogram()
@@ -118,12 +120,16 @@ async def test_counters_of_requests_rings_and_sleeping(tmp_path: Path) -> None:
                 await conn.request(b"slow" if number == 5 else bytes(100))
             ours = conn.statistics()
             theirs = l5._statistics.statistics_of(next(iter(server._sessions)))
-            after = loop_statistics_of(conn._session.hub)
+            # On a busy machine the time may be up before the loop gets to its sleep.
+            while (after := loop_statistics_of(conn._session.hub)).slept_ns < (
+                before.slept_ns + 10_000_000
+            ):
+                await conn.request(b"slow")
     assert (ours.requests_sent, ours.requests_answered) == (10, 0)
     assert (theirs.requests_sent, theirs.requests_answered) == (0, 10)
     assert ours.ring is not None and ours.ring.size == 1 << 20
     assert 0 <= ours.ring.sent < 10 * 256 and ours.ring.waiting == 0
-    assert after.sleeps > before.sleeps and after.slept_ns - before.slept_ns > 10e6
+    assert after.sleeps > before.sleeps
 
 
 async def test_what_waits_in_a_ring_is_seen(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ async def test_faults(l5_server):
             with pytest.raises(l5.RequestFailed, match="no"):
                 await conn.request(b"a")
             server.faults.error = None
-            server.faults.delay_s = 0.2
+            server.faults.delay_s = 60.0
             with pytest.raises(l5.DeadlineExceeded):
                 await conn.request(b"a", deadline=0.02)
             server.faults.delay_s = 0.0

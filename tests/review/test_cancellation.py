@@ -25,11 +25,12 @@ def directory() -> Iterator[str]:
 async def test_cancelled_when_it_is_done_spares_the_next(directory: str, transport: str) -> None:
     if transport == "shm" and not native.available:
         pytest.skip(native.reason)
-    done = anyio.Event()
+    begun, done = anyio.Event(), anyio.Event()
     url = f"l5+{transport}://{Path(directory) / 's'}"
 
     async def handle(payload: bytes) -> bytes:
         if payload == b"first":
+            begun.set()
             await done.wait()
         elif payload == b"second":
             workers: Any = server._workers
@@ -48,10 +49,10 @@ async def test_cancelled_when_it_is_done_spares_the_next(directory: str, transpo
         answers.append(await connection.request(payload))
 
     async with server, await l5.connect(url) as connection:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as group:
                 group.start_soon(ask, connection, b"first")
-                await anyio.sleep(0.05)
+                await begun.wait()
                 group.start_soon(ask, connection, b"second")
                 for _ in range(8):
                     group.start_soon(ask, connection, b"third")
@@ -80,7 +81,7 @@ async def test_a_handler_that_awaits_what_was_cancelled_fails_alone(
     # trio has no such thing: there any error stands for it.
     word = "CancelledError" if anyio_backend_name == "asyncio" else "RuntimeError"
     async with l5.serve(handle, url), await l5.connect(url) as connection:
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             for _ in range(3):
                 with pytest.raises(l5.RequestFailed, match=word):
                     await connection.request(b"cancelled")

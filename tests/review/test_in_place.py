@@ -39,31 +39,34 @@ async def test_credit_that_a_reservation_held_up_is_sent_when_it_ends(url: str) 
     server = l5.serve(feed, url, per="connection")
     options = {"data_window": 65536, "ring": 65536, "segment": 8192, "max_message": 65536}
     async with server, await l5.connect(url, **options) as connection:
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as group:
                 group.start_soon(read, connection)
                 async with connection.reserve(100):
-                    await anyio.sleep(0.2)  # the feed comes to a stop for want of credit
-                    assert 0 < got < count
+                    while not got:
+                        await anyio.sleep(0.001)
+                    await anyio.sleep(0.05)  # the feed comes to a stop for want of credit
+                    assert got < count
     assert got == count
 
 
 async def test_request_is_cancelled_although_a_reservation_is_open(url: str) -> None:
-    cancelled = anyio.Event()
+    begun, cancelled = anyio.Event(), anyio.Event()
 
     async def handle(payload: bytes) -> bytes:
+        begun.set()
         try:
-            await anyio.sleep(30)
+            await anyio.sleep_forever()
         except BaseException:
             cancelled.set()
             raise
         return payload
 
     async with l5.serve(handle, url), await l5.connect(url) as connection:
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as group:
                 group.start_soon(connection.request, b"x")
-                await anyio.sleep(0.05)
+                await begun.wait()
                 async with connection.reserve(100):
                     group.cancel_scope.cancel()
             await cancelled.wait()

@@ -44,7 +44,7 @@ async def test_who_comes_to_the_rendezvous_after_declining_is_turned_away(
     offers = [{"transport": "shm", "params": {"ring_bytes": 1 << 20, "page_bytes": 4096}}]
     hello = client_hello(host=_host.prove(), offers=offers)
     hello = msgspec.convert(msgspec.to_builtins(hello), type(hello))
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with l5.serve(echo, "l5://127.0.0.1:0", hello_timeout=60) as server:
             async with raw(server.urls[0]) as stream:
                 await stream.send(encode(hello))
@@ -88,7 +88,7 @@ async def test_a_connection_collected_while_its_loop_spins_is_closed(tmp_path: P
         del session
         thread = threading.Thread(target=drop_while_it_spins, args=(poller, kept, seen))
         thread.start()
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while thread.is_alive() or is_open(fd, inode):
                 await anyio.sleep(0.001)
         seen.append(True)

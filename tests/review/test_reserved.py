@@ -35,7 +35,7 @@ async def test_a_sender_goes_on_when_the_last_view_dies(tmp_path: Path, thread: 
         with pytest.raises(BufferError, match="still exist"):
             async with connection.reserve(100) as slot:
                 views.append(slot.view)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as group:
                 group.start_soon(connection.send, b"behind it")
                 session: Any = connection._session
@@ -53,7 +53,7 @@ async def test_a_sender_goes_on_when_the_last_view_dies(tmp_path: Path, thread: 
 async def test_the_task_that_reserved_cannot_wait_for_itself(tmp_path: Path) -> None:
     url = f"l5+shm://{tmp_path}/s"
     async with l5.serve(echo, url), await l5.connect(url) as connection:
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             async with connection.reserve(100) as slot:
                 for payload in (b"x", bytes(1 << 20)):
                     with pytest.raises(l5.LocalProtocolError, match="reserved"):

@@ -81,7 +81,7 @@ async def test_handler_that_meddles(
     server = l5.serve(handle, url)
     async with server:
         others = [await l5.connect(url) for _ in range(6)]
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as group:
                 for i, connection in enumerate(others):
                     for _ in range(5):
@@ -103,7 +103,7 @@ async def test_other_connections_are_used_within_a_handler(url: str) -> None:
             return await behind.request(payload)
 
         async with l5.serve(outer, url), await l5.connect(url) as connection:
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 for _ in range(300):
                     assert await connection.request(b"x") == b"x!"
 
@@ -117,7 +117,7 @@ async def test_base_exceptions_end_the_server(url: str) -> None:
         raise Stop
 
     with pytest.raises(BaseExceptionGroup) as caught:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             async with l5.serve(handle, url), await l5.connect(url) as connection:
                 await connection.request(b"x")
     assert caught.value.split(Stop)[0] is not None

@@ -61,7 +61,7 @@ async def test_drain_ends_with_the_last_queued_request(tmp_path: Path) -> None:
     async def ask(number: int) -> None:
         answers.append(await connection.request(b"%d" % number))
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         # From a ring the leader would take one at a time: of a socket all are queued.
         connecting = l5.connect(url, transports="unix")
         async with l5.serve(handle, url) as server, await connecting as connection:

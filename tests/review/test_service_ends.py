@@ -41,7 +41,7 @@ class Ends(NativeService):
 async def test_listener_and_its_heir_end_together() -> None:
     service = Ends()
     waiters = [_Waiter() for _ in range(3)]
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             for waiter in waiters:
                 group.start_soon(service._wait_done, waiter)
@@ -61,7 +61,7 @@ async def test_heir_is_cancelled_when_it_is_called() -> None:
         with scope:
             await service._wait_done(waiter)
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             for scope, waiter in zip(scopes, waiters, strict=True):
                 group.start_soon(wait, scope, waiter)

@@ -211,7 +211,7 @@ async def test_an_event_loop_sleeps_and_loses_nothing(rig: Rig) -> None:
             request.post(0, slots.take(), turn)
             slots.done(len(me.sends.poll()))
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(partial(play, *ends, True))
             group.start_soon(partial(play, *reversed(ends), False))
@@ -225,7 +225,7 @@ async def test_a_sleeper_is_woken_by_another_thread(rig: Rig) -> None:
     request = flag(one, other, OP_WRITE_WITH_IMM)
     other.receives.arm()
     assert not other.receives.poll()
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(anyio.wait_readable, other.receives.fileno())
             await anyio.wait_all_tasks_blocked()

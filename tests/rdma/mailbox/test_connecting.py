@@ -106,7 +106,7 @@ async def test_the_end_of_the_socket_ends_the_connection() -> None:
                 sock.shutdown(socket.SHUT_RDWR)
             with pytest.raises((anyio.BrokenResourceError, anyio.EndOfStream)):
                 await client.receive()
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while server.statistics().connections:
                     await anyio.sleep(0.005)
 
@@ -119,7 +119,7 @@ async def test_a_broken_queue_pair_ends_the_connection(fabric: Fabric) -> None:
             fabric.kill(channel._end.pair.number)
             with pytest.raises(anyio.BrokenResourceError):
                 await client.request(b"again")
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while server.statistics().connections:
                     await anyio.sleep(0.005)
 
