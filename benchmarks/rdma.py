@@ -10,6 +10,9 @@ delivered (two posts, one chained post, the flag as an immediate).
 measures between two hosts; without either, both ends are of this process, on its first device, and
 a round trip takes two turns of the loop. Beside the rates stand counts, which are exact anywhere:
 posts, completions and, where the driver counts them, packets of a round trip.
+
+Within one process there follow the costs of isolation: memory that is registered in a protection
+domain of each client, and what is pinned for that, beside one domain for all of them.
 """
 
 import argparse
@@ -26,7 +29,7 @@ from typing import IO, Any
 
 import attrs
 
-from benchmarks import _report
+from benchmarks import _rdma_isolation, _report
 from benchmarks._harness import Metric, Row, Sample, compare, take_turns
 from benchmarks._rdma_ends import WAYS, Counts, End, packets
 from l5 import rdma
@@ -106,6 +109,10 @@ def run(device: verbs.Device, chosen: argparse.Namespace) -> Iterator[Row]:
             sides, 1 if chosen.quick else chosen.rounds, repeats=0, on_measured=_report.advance
         )
         yield from compare(case, [None] * len(others), METRICS, others, done)
+    if not chosen.connect:
+        yield from _rdma_isolation.rows(
+            device, 1 if chosen.quick else chosen.rounds, quick=chosen.quick
+        )
 
 
 def first_address(device: verbs.Device) -> str:

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from benchmarks import _rdma_isolation
 from benchmarks import rdma as figure
 from benchmarks._rdma_ends import WAYS, End, Lost
 from l5.rdma import verbs
@@ -49,6 +50,19 @@ def test_a_message_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
             there.wait(0)
         here.close()
         there.close()
+
+
+def test_what_isolation_costs(backend: str) -> None:
+    with figure.opened(None) as device:
+        rows = list(_rdma_isolation.rows(device, 1, quick=True))
+    told = {(row["case"], row["metric"].partition(" ")[0]): row for row in rows}
+    region = told["isolation/a region of 4 KiB, 4 clients", "registrations"]
+    assert (region["ours"]["median"], region["peer_value"]["median"]) == (1, 4)
+    mailboxes = told["isolation/mailboxes, 4 clients", "registrations"]
+    assert (mailboxes["ours"]["median"], mailboxes["peer_value"]["median"]) == (4, 16)
+    if backend != "simulated":
+        pinned = told["isolation/a region of 4 KiB, 4 clients", "pinned"]
+        assert pinned["peer_value"]["median"] == 4 * pinned["ours"]["median"] >= 16
 
 
 def test_between_two_ends() -> None:
