@@ -45,7 +45,10 @@ CASES = {
 
 COMMANDS = {
     "fig6": ("benchmarks.fig6", "bandwidth by chunk and ring, as a heat map"),
-    "l5-tables": ("benchmarks.l5_tables", "YCSB of the L5 paper: tables I to IV, figure 10"),
+    "l5-tables": (
+        "benchmarks.l5_tables",
+        "YCSB of the L5 paper: tables I to IV, figures 10, 11",
+    ),
     "rdma": ("benchmarks.rdma", "small messages by verbs: figure 8 of the L5 paper"),
     "rdma-posts": ("benchmarks.rdma_posts", "what a request's posts cost the host, no device"),
     "regions": ("benchmarks.regions", "accesses to remote memory, mapped and emulated"),

@@ -3,7 +3,8 @@
 Table I is YCSB-C on one host, one client with one lookup outstanding; Table II is the scan of the
 whole table on one host; Tables III and IV are the same between two hosts; Figure 10 is the rate of
 all lookups together with more and more clients, with one and with two threads at the server, and
-with 200 open connections of which four are used.
+with 200 open connections of which four are used. Figure 11 is YCSB-C beside other frameworks, as
+they go between hosts, over the first RDMA device too if there is one.
 
     host A  $ python -m benchmarks l5-tables --serve l5://192.0.2.1:7471 --token SECRET
     host B  $ python -m benchmarks l5-tables --connect l5://192.0.2.1:7471 --token SECRET
@@ -33,6 +34,7 @@ from benchmarks._postgres import Unavailable, cluster
 from benchmarks.messaging_peers import native_echo, ycsb_ours
 from benchmarks.messaging_peers.pair import Spec, WorkerFailed
 from benchmarks.messaging_peers.ycsb_postgres import fill
+from l5 import rdma
 
 ROWS = 100_000
 CLIENTS = (1, 2, 4, 8)
@@ -122,6 +124,7 @@ def on_one_host(options: dict[str, Any], size: Size, folder: str) -> Iterator[Ro
                 Case(case, ours(options, do, "shm"), peers, (METRICS[do],)), size, folder
             )
     yield from scale_out(options, size, folder)
+    yield from frameworks(options, size, folder)
 
 
 def free_port() -> int:
@@ -148,6 +151,32 @@ def scale_out(options: dict[str, Any], size: Size, folder: str) -> Iterator[Row]
     )
     few = attrs.evolve(few, name=f"l5 shm, {ACTIVE} open")
     yield from measure(Case("figure-10/open", many, [Peer(few)], (LOOKUPS,)), size, folder)
+
+
+def frameworks(options: dict[str, Any], size: Size, folder: str) -> Iterator[Row]:
+    """Figure 11: one lookup outstanding, the same table in Python behind every framework."""
+
+    def spec(name: str, framework: str, *needs: str, **more: Any) -> Spec:
+        told = {"rows": options["rows"], "framework": framework, **more}
+        restless = framework == "ucx"
+        return Spec(
+            name, "ycsb_frameworks", options=told, what=WHAT, needs=needs, restless=restless
+        )
+
+    peers = [
+        Peer(spec("gRPC on asyncio, tcp", "grpc", "grpc"), foreign=True),
+        Peer(spec("pyzmq on asyncio, tcp", "zeromq", "zmq"), foreign=True),
+        Peer(spec("ucxx, polling, tcp", "ucx", "ucxx", ucx="tcp,self"), foreign=True),
+    ]
+    found = rdma.available()
+    if found:
+        over = {"transports": "rdma", "device": found.addresses[0]}
+        peers.append(Peer(spec("l5 rdma", "l5", **over)))
+        peers.append(Peer(spec("ucxx, polling, rdma", "ucx", "ucxx", ucx="rc,self"), foreign=True))
+    else:
+        left_out("figure-11/ycsb-c, rdma", found.reason)
+    ours = spec("l5 tcp", "l5", transports="tcp")
+    yield from measure(Case("figure-11/ycsb-c", ours, peers, (LOOKUPS,)), size, folder)
 
 
 # ---- between two hosts ----

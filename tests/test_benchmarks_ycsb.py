@@ -52,11 +52,23 @@ def test_on_one_host(
         raise Unavailable("not for this test")
 
     monkeypatch.setattr(l5_tables, "cluster", none)
+    monkeypatch.setattr(l5_tables, "frameworks", lambda *_: iter(()))  # has a test of its own
     rows = list(l5_tables.on_one_host(options, SIZE, str(tmp_path)))
     assert [made["case"] for made in rows] == (
         3 * ["table-1/ycsb-c"] + 3 * ["table-2/scan"] + 2 * ["figure-10/1"] + ["figure-10/open"]
     )
     assert all(made["ours"]["min"] > 0 and made["peer_value"]["min"] > 0 for made in rows)
+
+
+def test_frameworks(
+    options: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that are installed find what they look for; the others, and RDMA, are named."""
+    rows = list(l5_tables.frameworks(options, SIZE, str(tmp_path)))
+    assert {made["case"] for made in rows} == {"figure-11/ycsb-c"}
+    assert all(made["peer_value"]["min"] > 0 for made in rows)
+    assert "pyzmq on asyncio, tcp" in {made["peer"] for made in rows}
+    assert "figure-11/ycsb-c, rdma left out" in capsys.readouterr().err
 
 
 def test_between_hosts(options: dict[str, Any], tmp_path: Path) -> None:
