@@ -352,7 +352,7 @@ EXPORTED(void, ibv_ack_cq_events, struct l5v_cq *cq, unsigned int count)
 EXPORTED(struct l5v_qp *, ibv_create_qp, struct l5v_pd *pd, struct l5v_qp_init_attr *attr)
 {
     struct null_qp *qp = calloc(1, sizeof *qp);
-    uint32_t number = 1;
+    uint32_t number = 2; /* 0 and 1 are those of a port itself */
 
     while (number < PAIRS && pairs[number])
         number++;
