@@ -118,7 +118,7 @@ def _download(folder: Path) -> Path:
             "file of a Debian kernel package"
         )
     say(f"downloading {names[0]} (about 70 MB, once)")
-    _output(["apt-get", "-q", "download", names[0]], folder)
+    _output(["apt-get", "-q", "-o", "Acquire::Retries=3", "download", names[0]], folder)
     return next(folder.glob("linux-image-*.deb"))
 
 
