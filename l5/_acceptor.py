@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import attrs
 
-from . import _address, _hello, _limits, _registry
+from . import _address, _hello, _registry
 from ._address import Address
 from ._bootstrap import Established, HelloLink, close_all, upgrade_transports
 from ._errors import AddressError, L5Error, RemoteProtocolError
 from ._exports import Exports
 from ._flow import Budget, Quota
 from ._hello import Attach
+from ._limits import Complaint, explain
 from ._lobby import Guest, Lobby
 from ._memory_wire import memory_options
 from ._options import ListenOptions
@@ -71,6 +72,7 @@ class Acceptor:
         self.shared: Quota = Quota(self.options.total_shared_bytes)
         """Memory of rings, of all connections."""
         self.exports: Exports = Exports()
+        self.dropped: Complaint = Complaint(logger)
         self._rendezvous: LinkListener | None = None
 
     @property
@@ -167,7 +169,9 @@ class Acceptor:
         owner = OwnerLink(self.exports, options)
         budget = Budget(options.reassembly_bytes)
         try:
-            session = open_session(current_hub(), made, memory_options(options), budget, owner)
+            session = open_session(
+                self.dropped, current_hub(), made, memory_options(options), budget, owner
+            )
             if session is not None:
                 session.role = "memory"
                 await self.exports.serve(made.identity, session, owner)
@@ -254,6 +258,7 @@ async def _next_link(listener: LinkListener, lobby: Lobby) -> Link | None:
 
 
 def open_session(
+    dropped: Complaint,
     hub: Hub,
     made: Established,
     options: ListenOptions,
@@ -264,7 +269,7 @@ def open_session(
     try:
         return Session(hub, made, options, budget, workers)
     except OSError as error:
-        logger.warning("a connection from %s is dropped: %s", made.peer, _limits.explain(error))
+        dropped.say("a connection from %s is dropped: %s", made.peer, explain(error))
         return None
 
 

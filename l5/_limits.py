@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import errno
+import logging
+import time
 from pathlib import Path
 
-__all__ = ["explain", "lack"]
+try:  # not when it is needed: without descriptors nothing can be imported
+    import resource
+except ImportError:  # there is none on Windows
+    resource = None
+
+__all__ = ["Complaint", "explain", "lack"]
+
+QUIET_S = 60.0
+"""For how long a lack that has been told of is not told of again."""
 
 _MAP_COUNT_MAX = Path("/proc/sys/vm/max_map_count")
 
@@ -28,12 +38,28 @@ def explain(error: OSError) -> str:
     return lack(error) or error.strerror or str(error) or type(error).__name__
 
 
+class Complaint:
+    """A warning of something that happens with every connection while it lasts: once a minute."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._quiet_until = 0.0
+        self._unsaid = 0
+
+    def say(self, text: str, *values: object) -> None:
+        """Log a warning, or count it for the next one."""
+        now = time.monotonic()
+        if now < self._quiet_until:
+            self._unsaid += 1
+            return
+        self._quiet_until = now + QUIET_S
+        unsaid, self._unsaid = self._unsaid, 0
+        more = f" (and {unsaid} times since the last warning)" if unsaid else ""
+        self._logger.warning(text + "%s", *values, more)
+
+
 def _open_files_max() -> str:
-    try:
-        import resource
-    except ImportError:
-        return "unknown"
-    return str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    return "unknown" if resource is None else str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def _map_count_max() -> str:

@@ -59,7 +59,7 @@ class Listener(anyio.abc.Listener[Connection]):
 
         async def on_established(made: Established, options: ListenOptions) -> None:
             budget = Budget(options.reassembly_bytes, self._budget)
-            session = open_session(current_hub(), made, options, budget)
+            session = open_session(self._acceptor.dropped, current_hub(), made, options, budget)
             if session is None:
                 self._acceptor.left(made)
                 return

@@ -283,7 +283,7 @@ class Server:
     ) -> Session | None:
         assert self._hub is not None
         budget = Budget(options.reassembly_bytes, self._budget)
-        session = open_session(self._hub, made, options, budget, workers)
+        session = open_session(self._acceptor.dropped, self._hub, made, options, budget, workers)
         if session is not None:
             tell_client(session)
         return session
@@ -307,7 +307,8 @@ class Server:
         try:
             await native.run_connection(made)
         except OSError as error:
-            logger.warning("a connection from %s is dropped: %s", made.peer, explain(error))
+            dropped = self._acceptor.dropped
+            dropped.say("a connection from %s is dropped: %s", made.peer, explain(error))
 
     async def _keep_session(self, made: Established, options: ListenOptions) -> None:
         ended = anyio.Event()

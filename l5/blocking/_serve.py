@@ -16,7 +16,7 @@ import anyio
 
 from .._acceptor import Acceptor
 from .._handler import takes_context
-from .._limits import explain
+from .._limits import Complaint, explain
 from .._serve import ServerStatistics
 from .._service import NativeService
 from ._budget import ThreadBudget, TotalBudget
@@ -82,6 +82,7 @@ class Server:
         self._acceptor = Acceptor(urls, options)
         self._per = per
         self._job = Job(handler, context, threads)
+        self._dropped = Complaint(logger)
         self._total = TotalBudget(self._acceptor.options.total_reassembly_bytes)
         self._guard = threading.Lock()
         self._threads: dict[threading.Thread, Worker | Connection | None] = {}
@@ -249,7 +250,7 @@ class Server:
                 self._begin(thread, end)
                 end.run()
         except OSError as error:
-            logger.warning("a connection from %s is dropped: %s", made.peer, explain(error))
+            self._dropped.say("a connection from %s is dropped: %s", made.peer, explain(error))
         except Exception:
             logger.exception("the thread of a connection failed by an error of our own")
         finally:

@@ -18,7 +18,7 @@ import anyio.lowlevel
 
 from .._descriptors import discard, let_in
 from .._errors import RemoteProtocolError
-from .._limits import lack
+from .._limits import Complaint, lack
 from .._loop import Descriptor
 from ..abc import Channel, Link, LinkListener, PeerInfo
 from ._parting import part, resets
@@ -235,7 +235,7 @@ class SocketListener(LinkListener):
         self._clean_up = clean_up
         self._descriptors: list[Descriptor] = []
         self._closed = False
-        self._short = False
+        self._complaint = Complaint(_logger)
 
     @property
     def url(self) -> str:
@@ -252,7 +252,6 @@ class SocketListener(LinkListener):
                 except OSError as error:
                     await self._endure(error)
                     continue
-                self._short = False
                 # Who has just been served is asked last the next time.
                 self._sockets.append(self._sockets.pop(index))
                 link = self._link_of(sock)
@@ -275,9 +274,7 @@ class SocketListener(LinkListener):
         reason = lack(error)
         if self._closed or reason is None:
             return
-        if not self._short:
-            self._short = True
-            _logger.warning("%s cannot accept connections: %s; it tries on", self._url, reason)
+        self._complaint.say("%s cannot accept connections: %s; it tries on", self._url, reason)
         await anyio.sleep(_FULL_PAUSE_S)
 
     async def _wait(self) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -202,8 +203,9 @@ def test_what_goes_wrong_is_a_sentence(start: Start, tmp_path: Path) -> None:
         (("serve", url), 1, "tree.sock"),
         (("serve", f"l5+unix://{tmp_path}/b.sock", "--load", "x.txt"), 1, "the name tells"),
     ]
-    for arguments, status, message in cases:
-        done = catfish(*arguments, status=status)
+    with ThreadPoolExecutor(4) as pool:
+        all_done = list(pool.map(lambda case: catfish(*case[0], status=case[1]), cases))
+    for (arguments, _, message), done in zip(cases, all_done, strict=True):
         assert message in done.stderr and "Traceback" not in done.stderr, done.stderr
         assert done.stderr.startswith("catfish: ") or "load" in arguments, done.stderr
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -15,6 +17,7 @@ import pytest
 import l5
 from benchmarks.crowd import Facts, process
 from l5 import native
+from tests._imports import ROOT
 
 pytestmark = pytest.mark.anyio
 
@@ -74,6 +77,57 @@ async def test_a_server_without_descriptors_serves_whom_it_has(url: str) -> None
             async with await l5.connect(at, ring=65536) as again:
                 assert await again.request(b"sound") == b"SOUND"
             assert await first.request(b"still") == b"STILL"
+
+
+SERVER = """
+import logging, sys, anyio, l5
+async def main():
+    async with l5.serve(bytes.upper, sys.argv[1], connections_max=100_000):
+        print("up", flush=True)
+        await anyio.to_thread.run_sync(sys.stdin.read)
+logging.basicConfig(format="%(message)s", level=logging.WARNING)
+anyio.run(main)
+"""
+
+
+async def test_a_server_without_descriptors_warns_once(url: str, tmp_path: Path) -> None:
+    """However many come, and again within the minute; afterwards it serves newcomers."""
+    command, pipe = [sys.executable, "-c", SERVER, url], subprocess.PIPE
+    with (
+        open(tmp_path / "log", "wb") as log,
+        subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=log) as server,
+    ):
+        assert server.stdout is not None and server.stdin is not None
+        assert server.stdout.readline() == b"up\n"
+        async with await l5.connect(url, ring=65536) as first:
+            assert await first.request(b"first") == b"FIRST"
+            few, (_, hard) = (
+                Facts.of(server.pid).fds + 3,
+                resource.prlimit(server.pid, resource.RLIMIT_NOFILE),
+            )
+            for turn in range(2):
+                resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (few, hard))
+                async with AsyncExitStack() as stack, anyio.create_task_group() as group:
+                    for _ in range(30):
+                        group.start_soon(hold_or_fail, stack, url)
+                    while not (told := (tmp_path / "log").read_text()):
+                        await anyio.sleep(0.01)
+                    await anyio.sleep(0.3)  # it tries again, for each of them
+                    assert await first.request(b"still") == b"STILL", turn
+                    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (hard, hard))
+                async with await l5.connect(url, ring=65536) as again:
+                    assert await again.request(b"sound") == b"SOUND"
+        server.stdin.close()
+        assert server.wait() == 0
+    told = (tmp_path / "log").read_text().splitlines()
+    assert all(f"RLIMIT_NOFILE ({few}) is used up" in line for line in told), told
+    kinds = [("cannot accept" in line, "is dropped" in line) for line in told]
+    assert len(kinds) == len(set(kinds)) and (True, False) in kinds, told
+
+
+async def hold_or_fail(stack: AsyncExitStack, url: str) -> None:
+    with suppress(l5.ConnectError):
+        await stack.enter_async_context(await l5.connect(url, ring=65536))
 
 
 @pytest.fixture(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+import sys
 import threading
 
 import pytest
@@ -66,6 +67,16 @@ def test_what_isolation_costs(backend: str) -> None:
 
 
 def test_between_two_ends() -> None:
+    """Two threads that spin: each has the GIL for as short as can be, or a trip takes 10 ms."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        between_two_ends()
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
+def between_two_ends() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         figure.opened(None) as device,
