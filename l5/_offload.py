@@ -2,7 +2,7 @@
 
 The server says how busy it is by heartbeats; the client sees how long its requests take.  A policy
 makes a choice of the one (`BackoffPolicy`, after Catfish) or the other (`LatencyPolicy`, after
-Cell, in `_offload_latency`):
+Cell, in `_offload_latency` and `_offload_model`):
 
     policy.heartbeat(busy_share, sequence, now)    when one has come
     path = policy.choose(now)                      before a request

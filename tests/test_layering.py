@@ -34,7 +34,7 @@ PURE = (
     "_frames",
     "_hello",
     "_offload",
-    "_offload_latency",
+    "_offload_model",
     "_options",
     "_requests",
     "_selector",

@@ -15,9 +15,21 @@ from .._errors import RemoteAccessError, RemoteProtocolError
 from .._interpreter import gil_missing
 
 if TYPE_CHECKING:
-    from .._fast import Memory, Poller, Ring, Slot, Spot
+    from .._fast import Latencies, Memory, Poller, Ring, Slot, Spot, set_paths
 
-__all__ = ["Memory", "Poller", "Ring", "Slot", "Spot", "available", "ffi", "lib", "reason"]
+__all__ = [
+    "Latencies",
+    "Memory",
+    "Poller",
+    "Ring",
+    "Slot",
+    "Spot",
+    "available",
+    "ffi",
+    "lib",
+    "reason",
+    "set_paths",
+]
 
 ffi: Any = None
 lib: Any = None
@@ -32,12 +44,14 @@ try:
     if lib.l5_install_fast() < 0:
         raise ImportError("the hot path could not be installed")
     from .._fast import (  # type: ignore[import-not-found,no-redef]
+        Latencies,
         Memory,
         Poller,
         Ring,
         Slot,
         Spot,
         set_errors,
+        set_paths,
     )
 
     set_errors(

@@ -28,6 +28,7 @@ static PyObject *fast_latency_bucket(PyObject *Py_UNUSED(module), PyObject *valu
 static PyMethodDef fast_methods[] = {
     {"latency_bucket", fast_latency_bucket, METH_O, "The bucket of a duration in ns, for the tests."},
     {"set_errors", fast_set_errors, METH_VARARGS, "set_errors(remote_protocol, closed, broken, busy, access)"},
+    {"set_paths", l5_policy_set_paths, METH_VARARGS, "set_paths(server, client): the members of l5.Path"},
     {"set_verbs", l5_verbs_set, METH_VARARGS, "set_verbs(completion_class, error_for, refusal_for)"},
     {NULL, NULL, 0, NULL},
 };
@@ -43,6 +44,7 @@ static const struct {
     {"Memory", &l5_MemoryType},
     {"Beat", &l5_BeatType},
     {"Spot", &l5_SpotType},
+    {"Latencies", &l5_LatenciesType},
     {"VerbsQueue", &l5_VerbsQueueType},
     {"VerbsRegion", &l5_VerbsRegionType},
     {"VerbsRequest", &l5_VerbsRequestType},

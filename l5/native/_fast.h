@@ -131,6 +131,10 @@ typedef struct {
 extern PyObject *l5_RemoteProtocolError, *l5_ClosedResourceError, *l5_BrokenResourceError, *l5_BusyResourceError;
 extern PyObject *l5_RemoteAccessError;
 extern PyTypeObject l5_RingType, l5_PollerType, l5_SlotType, l5_MemoryType, l5_BeatType;
+extern PyTypeObject l5_LatenciesType;
+
+/* _policy.c */
+PyObject *l5_policy_set_paths(PyObject *module, PyObject *args);
 
 /* _ring.c */
 PyObject *l5_ring_raise(Ring *self, int rc);

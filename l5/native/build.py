@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 SOURCES = (
     *("_fast.c", "_ring.c", "_ring_hot.c", "_ring_many.c", "_ring_watch.c", "_slot.c", "_poller.c"),
-    *("_members.c", "_memory.c", "_beat.c", "_spot.c", "mailbox.c"),
+    *("_members.c", "_memory.c", "_beat.c", "_spot.c", "_policy.c", "mailbox.c"),
     *("channel.c", "wait.c", "segment.c", "region.c"),
     "page.c",
     *("service.c", "service_frames.c", "service_reply.c", "service_settle.c"),
@@ -40,7 +40,8 @@ def make_ffibuilder() -> FFI:
     headers = _present(HEADERS)
     for header in headers:
         builder.cdef((HERE / header).read_text())
-    extra = ["-std=gnu11", "-O3", "-fvisibility=hidden"]
+    # -ffp-contract=off: policies round as their models in Python do.
+    extra = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden"]
     includes = "".join(f'#include "{header}"\n' for header in headers)
     builder.set_source(
         "l5._native",
@@ -50,6 +51,7 @@ def make_ffibuilder() -> FFI:
         include_dirs=[_relative(HERE)],
         extra_compile_args=extra,
         extra_link_args=["-pthread"],
+        libraries=["m"],
         # The hot path needs the full C API, hence a wheel per version of Python.
         define_macros=[("_CFFI_NO_LIMITED_API", None)],
         py_limited_api=False,

@@ -1,10 +1,12 @@
 """The policy that follows latencies, against traces computed by hand."""
 
 from collections.abc import Callable
+from math import log1p
 
 import pytest
 
 import l5
+from l5._offload_model import LatencyModel
 
 S, C = l5.Path.SERVER, l5.Path.CLIENT
 NEVER = 0.999999  # as a draw: the other path has its turn after some 1400 requests
@@ -105,7 +107,7 @@ def test_after_a_silence_all_is_forgotten() -> None:
 
 
 def test_memory_is_bounded_whoever_forgets_to_choose() -> None:
-    policy = make()
+    policy = LatencyModel(lambda: NEVER, 100, 3.0, log1p(-0.01), 3.0, 5.0)  # in C: arrays
     for _ in range(1000):
         policy.observe(S, 1e-6, 0.0)
         policy.observe(C, 1e-6, 0.0, 3)
