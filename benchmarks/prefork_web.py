@@ -82,7 +82,7 @@ class Side:
         environment = os.environ | {"PYTHONPATH": f"{self.folder}:{EXAMPLE}:{ROOT}"}
         if self.tree:
             url = f"l5+unix://{self.folder}/tree.sock"
-            self._start("catfish_app", "serve", url, "--load", "demo", "--share", env=environment)
+            self._start("catfish_app", "serve", url, "--load", "demo", env=environment)
             environment |= {"TREE_URL": url, "TREE_MODE": self.tree}
             self._until(self._listening)
         with socket.socket() as probe:

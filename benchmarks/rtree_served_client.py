@@ -70,7 +70,7 @@ async def obey(search: Search, windows: list[Window]) -> None:
 
 
 async def ours(address: str, windows: list[Window]) -> None:
-    async with await RTreeClient.connect(address) as tree:
+    async with await RTreeClient.connect(address, mode="server") as tree:
 
         async def search(window: Window) -> int:
             return len(await tree.search(window))

@@ -22,7 +22,7 @@ def bench(
         float | None,
         typer.Option(min=0, help="Edge of the windows as a share of the extent (mixed if none)."),
     ] = None,
-    mode: By = SearchMode.server,
+    mode: By = SearchMode.adaptive,
     token: Token = None,
     as_json: Json = False,
 ) -> None:

@@ -61,7 +61,7 @@ def search(
     url: Url,
     bbox: Box,
     limit: Limit = 20,
-    mode: By = SearchMode.server,
+    mode: By = SearchMode.adaptive,
     token: Token = None,
     as_json: Json = False,
 ) -> None:
@@ -84,7 +84,7 @@ def nearest(
     url: Url,
     point: Annotated[str, typer.Option("--to", help="x,y or a box", metavar="X,Y")],
     k: Annotated[int, typer.Option("-k", min=1, help="How many.")] = 1,
-    mode: By = SearchMode.server,
+    mode: By = SearchMode.adaptive,
     token: Token = None,
     as_json: Json = False,
 ) -> None:
@@ -104,7 +104,7 @@ def nearest(
 def count(
     url: Url,
     bbox: Box,
-    mode: By = SearchMode.server,
+    mode: By = SearchMode.adaptive,
     token: Token = None,
     as_json: Json = False,
 ) -> None:

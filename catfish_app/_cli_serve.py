@@ -46,8 +46,9 @@ def serve(
     ] = Mode.adaptive,
     python: Annotated[bool, typer.Option(help="Answer in Python, without C workers.")] = False,
     share: Annotated[
-        bool, typer.Option(help="Let clients search the tree by themselves (commits its memory).")
-    ] = False,
+        bool,
+        typer.Option(help="Let clients search the tree by themselves; commits all its memory."),
+    ] = True,
     snapshot: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Begin with this file if it is there; keep it current."),
@@ -77,11 +78,12 @@ def serve(
         "workers": workers,
         "mode": mode.value,
         "python": python,
+        "share": share,
         "token": token,
         "insecure": insecure,
     }
     report = _JsonReport() if as_json else _Report()
-    plan = _Plan(urls, options, source, layer, capacity, share, snapshot, every, http, metrics)
+    plan = _Plan(urls, options, source, layer, capacity, snapshot, every, http, metrics)
     run(lambda: _serve(plan, report))
 
 
@@ -95,7 +97,6 @@ class _Plan:
     source: str | None
     layer: str | None
     capacity: int
-    share: bool
     snapshot: str | None
     every_s: float
     http: str | None
@@ -111,6 +112,8 @@ class _Report:
     def listening(self, server: TreeServer, pages: dict[str, str]) -> None:
         kind = "in Python" if server.native is None else f"by {server.native.workers} C worker(s)"
         self.console.print(f"{len(server.tree):,} rectangles, served {kind}", soft_wrap=True)
+        if server.not_shared:
+            print(f"clients do not search by themselves: {server.not_shared}", flush=True)
         for url in server.urls:
             # Plain: a URL may look like markup, and programs read these lines.
             print(f"listening on {url}", flush=True)
@@ -136,6 +139,7 @@ class _JsonReport(_Report):
     def listening(self, server: TreeServer, pages: dict[str, str]) -> None:
         workers = 0 if server.native is None else server.native.workers
         facts = {"urls": server.urls, "entries": len(server.tree), "workers": workers}
+        facts["not_shared"] = server.not_shared
         self._say("listening", **facts, **pages)
 
     def stopping(self, name: str) -> None:
@@ -155,15 +159,15 @@ class _JsonReport(_Report):
 def make_tree(plan: _Plan, console: Console) -> RTree:
     """Build the tree that is to be served."""
     if plan.snapshot is not None and os.path.exists(plan.snapshot):
-        tree = RTree.open(plan.snapshot, capacity=plan.capacity, shared=plan.share)
+        tree = RTree.open(plan.snapshot, capacity=plan.capacity)
         instead = "" if plan.source is None else f" ({plan.source} is not loaded again)"
         console.print(f"{plan.snapshot}: {len(tree):,} rectangles{instead}", soft_wrap=True)
         return tree
     if plan.source is None:
-        return RTree(capacity=plan.capacity, shared=plan.share)
+        return RTree(capacity=plan.capacity)
     table = read(plan.source, plan.layer, console)
     with console.status("indexing"):
-        return RTree.bulk(table.rects, table.ids, capacity=plan.capacity, shared=plan.share)
+        return RTree.bulk(table.rects, table.ids, capacity=plan.capacity)
 
 
 async def _serve(plan: _Plan, report: _Report) -> None:

@@ -32,7 +32,7 @@ def top(
     probes: Annotated[
         int, typer.Option(min=0, max=1000, help="Searches of its own a look; 0: none.")
     ] = PROBES,
-    mode: By = SearchMode.server,
+    mode: By = SearchMode.adaptive,
     once: Annotated[bool, typer.Option(help="Show one interval and leave.")] = False,
     token: Token = None,
     as_json: Json = False,

@@ -67,14 +67,15 @@ class RTreeClient:
     async def connect(
         url: str,
         *,
-        mode: Mode = "server",
+        mode: Mode = "adaptive",
         policy: l5.OffloadPolicy | None = None,
         **options: Any,
     ) -> RTreeClient:
         """Connect to a server; options as for `l5.connect`, errors too.
 
-        `mode` says who searches: the ``"server"``; the ``"client"``, in the server's memory; or
-        ``"adaptive"``, whoever has time, as `policy` decides: see `OffloadingClient`.
+        `mode` says who searches: ``"adaptive"``, whoever has time, as `policy` decides, which is
+        the server where there is no choice; the ``"server"``; or the ``"client"``, in the server's
+        memory: see `OffloadingClient`.
         """
         from catfish_app._offloading import OffloadingClient, check_mode
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 import anyio
 import attrs
@@ -30,6 +30,8 @@ __all__ = ["OffloadStatistics", "OffloadingClient", "SearchReport", "check_mode"
 T = TypeVar("T")
 
 _SERVER, _CLIENT = l5.Path.SERVER, l5.Path.CLIENT
+_ASKED = frozenset(("tcp", "tls", "unix", "inproc"))
+"""Transports over which the server's event loop reads its memory for the client."""
 
 
 @attrs.frozen
@@ -74,8 +76,11 @@ class OffloadingClient(RTreeClient):
 
     With ``mode="client"`` it always does; `l5.RemoteAccessError` when the server offers no tree for
     that. With ``"adaptive"`` it does what `policy` says, and stays with the server where there is
-    no other way: `statistics` tells the reason. The answers are the same, and mean the same: a
-    search that writers disturb too often is the server's after all.
+    no other way: `statistics` tells the reason. Unless a policy is given it does so, too, where
+    reading the server's memory would be the server's work (over sockets); and it opens that memory
+    only when it wants to search for the first time, so that an idle server's clients cost nothing.
+    The answers are the same, and mean the same: a search that writers disturb too often is the
+    server's after all.
     """
 
     def __init__(
@@ -90,12 +95,15 @@ class OffloadingClient(RTreeClient):
         self.mode = mode
         pure = {"server": l5.AlwaysServer, "client": l5.AlwaysClient}
         self.policy: l5.OffloadPolicy = policy or pure.get(mode, l5.BackoffPolicy)()
+        self._saves_server = mode == "adaptive" and policy is None  # reading for us is work as well
         self._tree: DirectTree | None = None
         self._opening = anyio.Lock()
         self._reason = ""
+        if self._saves_server and connection.transport in _ASKED:
+            self._reason = _not_worth_it(connection.transport)
+        self._heartbeat = connection.heartbeat
         self._heard = 0
-        self._counts = {_SERVER: 0, _CLIENT: 0}
-        self._disturbed = 0
+        self._server_count = self._client_count = self._disturbed = 0
         self._last: tuple[l5.Path, float, int, bool] | None = None
 
     def __repr__(self) -> str:
@@ -126,8 +134,8 @@ class OffloadingClient(RTreeClient):
                     self._tree = await open_tree(self.connection)
                 except l5.RemoteAccessError as error:
                     raise l5.RemoteAccessError(
-                        f"the server offers no tree to search in its memory ({error}): it has to"
-                        " serve an RTree made with shared=True (catfish serve --share)"
+                        f"the server offers no tree to search in its memory ({error}): share=False"
+                        " (catfish serve --no-share), or its log tells why it cannot share one"
                     ) from error
             return self._tree
 
@@ -142,8 +150,8 @@ class OffloadingClient(RTreeClient):
         """Return how the searches went so far."""
         tree = self._tree
         return OffloadStatistics(
-            server=self._counts[_SERVER],
-            client=self._counts[_CLIENT],
+            server=self._server_count,
+            client=self._client_count,
             disturbed=self._disturbed,
             retries=0 if tree is None else tree.retries,
             one_sided=None if tree is None else tree.region.one_sided,
@@ -154,37 +162,61 @@ class OffloadingClient(RTreeClient):
 
     async def search(self, rect: Rect) -> Ids:
         """See `RTreeClient.search`."""
-        found = await self._direct(lambda tree: tree.search(rect), rect)
-        return await self._served(super().search, rect) if found is None else found
+        began, given_up = perf_counter(), None
+        if self._choose(began) is _CLIENT:
+            found = await self._direct(lambda tree: tree.search(rect), rect, began)
+            if found is not None:
+                return found
+            began, given_up = perf_counter(), self._last
+        found = await RTreeClient.search(self, rect)
+        self._served(began, given_up)
+        return found
 
     async def count(self, rect: Rect) -> int:
         """See `RTreeClient.count`."""
-        found = await self._direct(lambda tree: tree.count(rect), rect)
-        return await self._served(super().count, rect) if found is None else found
+        began, given_up = perf_counter(), None
+        if self._choose(began) is _CLIENT:
+            found = await self._direct(lambda tree: tree.count(rect), rect, began)
+            if found is not None:
+                return found
+            began, given_up = perf_counter(), self._last
+        number = await RTreeClient.count(self, rect)
+        self._served(began, given_up)
+        return number
 
     async def nearest(self, where: Rect, k: int = 1) -> tuple[Ids, Floats]:
         """See `RTreeClient.nearest`."""
         check_k(k)
-        rect = (*where, *where) if len(where) == 2 else where
-        found = await self._direct(lambda tree: tree.nearest(rect, k), rect)
-        if found is None:
-            return await self._served(super().nearest, where, k)
-        return found[0], np.sqrt(found[1])
+        began, given_up = perf_counter(), None
+        if self._choose(began) is _CLIENT:
+            rect = (*where, *where) if len(where) == 2 else where
+            found = await self._direct(lambda tree: tree.nearest(rect, k), rect, began)
+            if found is not None:
+                return found[0], np.sqrt(found[1])
+            began, given_up = perf_counter(), self._last
+        nearest = await RTreeClient.nearest(self, where, k)
+        self._served(began, given_up)
+        return nearest
 
     async def search_many(self, rects: npt.ArrayLike) -> tuple[Ids, Ids]:
         """See `RTreeClient.search_many`; one decision for all of them."""
-        found = await self._direct(lambda tree: tree.search_many(rects), (0, 0, 0, 0))
-        return await self._served(super().search_many, rects) if found is None else found
+        began, given_up = perf_counter(), None
+        if self._choose(began) is _CLIENT:
+            found = await self._direct(lambda tree: tree.search_many(rects), (0, 0, 0, 0), began)
+            if found is not None:
+                return found
+            began, given_up = perf_counter(), self._last
+        answer = await RTreeClient.search_many(self, rects)
+        self._served(began, given_up)
+        return answer
 
-    async def _direct(self, search: Callable[[DirectTree], Awaitable[T]], rect: Rect) -> T | None:
-        """Search here if that is to be; None: ask the server."""
-        began = perf_counter()
-        if self._choose(began) is _SERVER:
-            self._last = None
-            return None
+    async def _direct(
+        self, search: Callable[[DirectTree], Awaitable[T]], rect: Rect, began: float
+    ) -> T | None:
+        """Search here; None: ask the server, `_last` tells whether writers are why."""
+        self._last = None
         tree = await self._reach()
         if tree is None:
-            self._last = None
             return None
         if len(rect) != 4:
             raise _bad_rect(rect)
@@ -202,26 +234,23 @@ class OffloadingClient(RTreeClient):
             self._last = None
             return None
         now = perf_counter()
-        self._counts[_CLIENT] += 1
+        self._client_count += 1
         self._last = (_CLIENT, now - began, tree.retries - before, False)
         self.policy.observe(_CLIENT, now - began, now, tree.reads)
         return found
 
-    async def _served(self, search: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        given_up = self._last
-        began = perf_counter()
-        found = await search(*arguments)
+    def _served(self, began: float, given_up: tuple[l5.Path, float, int, bool] | None) -> None:
+        """Take note of an answer of the server's."""
         now = perf_counter()
-        self._counts[_SERVER] += 1
+        self._server_count += 1
         retries = 0 if given_up is None else given_up[2]
         self._last = (_SERVER, now - began, retries, given_up is not None)
         self.policy.observe(_SERVER, now - began, now)
-        return found
 
     def _choose(self, now: float) -> l5.Path:
         if self._reason:
             return _SERVER
-        heartbeat = self.connection.heartbeat
+        heartbeat = self._heartbeat
         sequence = heartbeat.sequence
         if sequence != self._heard:
             self._heard = sequence
@@ -233,12 +262,18 @@ class OffloadingClient(RTreeClient):
         if self._tree is not None:
             return self._tree
         try:
-            return await self._open()
+            tree = await self._open()
         except (l5.RemoteAccessError, l5.RemoteProtocolError) as error:
             if self.mode == "client":
                 raise
             self._reason = str(error)
             return None
+        if self._saves_server and not tree.region.one_sided:
+            self._tree = None
+            self._reason = _not_worth_it(self.connection.transport)
+            await tree.region.aclose()
+            return None
+        return tree
 
     def _lose(self, error: l5.RemoteAccessError) -> None:
         """The memory is gone: revoked, or with its server."""
@@ -246,3 +281,7 @@ class OffloadingClient(RTreeClient):
         if self.mode == "client":
             raise error
         self._reason = str(error)
+
+
+def _not_worth_it(transport: str) -> str:
+    return f"over {transport} the server's memory is read by the server, which may as well search"

@@ -46,8 +46,8 @@ class RTree(Tree):
     inserting raises `TreeFull` and changes nothing. The same rectangle and id may be in it twice.
 
     With `shared=True` the tree is in memory that other processes can read (`region`), all of it
-    committed at once; `serve_tree` then lets clients search it by themselves. `OSError` when there
-    is not so much.
+    committed at once, where `share` else puts it when it is served; `OSError` when there is not so
+    much.
     """
 
     __slots__ = ()
@@ -103,6 +103,26 @@ class RTree(Tree):
             tree = cls(capacity=max(capacity or 1, reader.capacity), shared=shared)
             reader.read_into(tree._handle)
         return tree
+
+    def share(self) -> None:
+        """Move the tree into memory that other processes can read, if it is not there already.
+
+        All that `capacity` needs is committed then, in pages of ordinary size. The tree may be used
+        meanwhile. Raises OSError, and leaves the tree as it is, when there is not so much memory or
+        the system has none that can be shared.
+        """
+        if self.region is not None:
+            return
+        region = l5.Region.create(self.stats(walk=False).arena_bytes)
+        try:
+            if region.fileno() < 0:
+                raise OSError(errno.ENOTSUP, "there is no memory here that processes can share")
+            self.move_into(region)
+        except FileExistsError:  # another thread was faster
+            region.close()
+        except BaseException:
+            region.close()
+            raise
 
     def save(self, path: str | os.PathLike[str]) -> _snapshot.Saved:
         """Write the tree as it is at one moment to a file, from which `open` starts at once.

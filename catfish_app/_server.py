@@ -70,6 +70,8 @@ class TreeServer:
     server: l5.Server
     native: NativeTree | None
     handler: TreeHandler | None
+    not_shared: str = ""
+    """Why clients cannot search the tree by themselves; empty if they may."""
     busy_share: float = 0.0
     """Useful time over wall time of the last tenths of a second, mean over the workers."""
 
@@ -123,6 +125,7 @@ async def serve_tree(
     mode: Mode = "adaptive",
     spin_us: int = 50,
     python: bool = False,
+    share: bool = True,
     **options: Any,
 ) -> AsyncGenerator[TreeServer]:
     """Serve a tree at `urls`; use as ``async with serve_tree(tree, url) as server``.
@@ -131,23 +134,40 @@ async def serve_tree(
     do: ``"poll"`` spins, ``"event"`` sleeps, ``"adaptive"`` spins for `spin_us` and then sleeps.
     With ``python=True``, or where native services cannot be had, Python answers in the event loop.
     Other options, and the errors, are those of `l5.serve`. Leaving the block lets running requests
-    finish. The tree may be used meanwhile by this process too. One that is in shared memory
-    (``RTree(shared=True)``) is exported, read-only, so that clients can search it by themselves.
+    finish. The tree may be used meanwhile by this process too.
+
+    Clients may search the tree by themselves, in memory that it is moved to (`RTree.share`) and
+    that they can read only. Where that cannot be had the server alone searches, and `not_shared`
+    says why. With ``share=False`` it does so in any case.
     """
     native = None if python else _native_tree(tree, workers, mode, spin_us)
     handler = TreeHandler(tree) if native is None else None
     answering = handler or (native and native.service)
     assert answering is not None
-    async with l5.serve(answering, *urls, **options) as server:
-        if tree.region is not None:
-            server.export(REGION_NAME, tree.region)
-        served = TreeServer(tree, server, native, handler)
+    prepared = l5.serve(answering, *urls, **options)
+    not_shared = _offer(tree, prepared, share)  # before the first client can ask for it
+    async with prepared as server:
+        served = TreeServer(tree, server, native, handler, not_shared)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(served.keep_reporting)
             try:
                 yield served
             finally:
                 tasks.cancel_scope.cancel()
+
+
+def _offer(tree: RTree, server: l5.Server, share: bool) -> str:
+    """Let clients read the tree; return why they cannot."""
+    if not share:
+        return "the server keeps its tree to itself (share=False)"
+    try:
+        tree.share()
+    except OSError as error:
+        logger.info("clients cannot search the tree by themselves: %s", error)
+        return str(error)
+    assert tree.region is not None
+    server.export(REGION_NAME, tree.region)
+    return ""
 
 
 def _native_tree(tree: RTree, workers: int, mode: Mode, spin_us: int) -> NativeTree | None:

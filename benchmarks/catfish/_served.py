@@ -154,7 +154,7 @@ def server(folder: Path, serves: str, quota: float | None = None) -> Generator[t
     """
     unix = f"l5+unix://{folder}/{serves}{'' if quota is None else '-limited'}.sock"
     patient = "?hello_timeout=60"  # many processes begin at once, beside workers that poll
-    words = ["serve", unix + patient, f"l5+tcp://127.0.0.1:0{patient}", "--json", "--share"]
+    words = ["serve", unix + patient, f"l5+tcp://127.0.0.1:0{patient}", "--json"]
     with ExitStack() as stack:
         procs = None if quota is None else stack.enter_context(_quota.group(quota))
         process = subprocess.Popen(

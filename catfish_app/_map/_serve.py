@@ -59,9 +59,8 @@ async def serve_map(
     """Serve the map of a served tree; use as ``async with serve_map(server, "8080") as url``.
 
     `place` is PORT or HOST:PORT, port 0 chooses one; beyond loopback only with `insecure`. The map
-    is a client of the tree like any other (adaptive if the tree is in shared memory); `options` are
-    those of `RTreeClient.connect`. Needs asyncio (RuntimeError). Raises OSError when the port is
-    taken.
+    is a client of the tree like any other; `options` are those of `RTreeClient.connect`. Needs
+    asyncio (RuntimeError). Raises OSError when the port is taken.
     """
     try:
         asyncio.get_running_loop()
@@ -109,8 +108,7 @@ def _config(app: Any) -> uvicorn.Config:
 async def _connect(server: TreeServer, options: dict[str, Any]) -> RTreeClient:
     """Connect by the URL that is the least trouble: a Unix socket needs no certificate."""
     urls = sorted(server.urls, key=lambda url: not url.startswith("l5+unix"))
-    wanted: dict[str, Any] = {"mode": "adaptive" if server.tree.region is not None else "server"}
-    return await RTreeClient.connect(urls[0], **(wanted | options))
+    return await RTreeClient.connect(urls[0], **options)
 
 
 def _hosts(bound: socket.socket) -> list[str]:

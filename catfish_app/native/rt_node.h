@@ -149,6 +149,7 @@ struct rtree {
     unsigned move_depth; /* the writer's: rt_moves_begin may nest */
     void *mapped_base; /* NULL: the memory is the caller's */
     size_t mapped_bytes;
+    bool shared; /* rt_share has put the caller's memory there */
 };
 
 /* One box as the inner nodes hold it, and one in exact coordinates. */

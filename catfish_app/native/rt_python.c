@@ -1,9 +1,8 @@
 /* Where CPython meets the tree: the type Tree, whose calls for single rectangles are METH_FASTCALL methods.
  *
- * This is the only file here that knows Python. It is compiled into the module that cffi builds; rt_python_install, called once
- * through cffi, puts catfish_app._rtree_fast into sys.modules. The calls here keep the GIL (they take a microsecond or so, and releasing it costs
- * up to a switch interval to get it back), except that a writer who would have to wait for another one waits without it. Calls for
- * many rectangles go through cffi, which releases it.
+ * The only file that knows Python, compiled into the module that cffi builds; rt_python_install, called once through cffi, puts
+ * catfish_app._rtree_fast into sys.modules. The calls here keep the GIL (they take a microsecond or so; to get it back takes up to a
+ * switch interval), but a writer who has to wait for another one waits without it. Calls for many rectangles go through cffi.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -249,16 +248,40 @@ static PyObject *Tree_nearest_to(Tree *self, PyObject *const *args, Py_ssize_t n
     return nearest_of(self, rect, (size_t)k);
 }
 
+static int memory_of(PyObject *region, Py_buffer *memory)
+{
+    PyObject *view = PyObject_GetAttrString(region, "view");
+    int error = view ? PyObject_GetBuffer(view, memory, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) : -1;
+    Py_XDECREF(view);
+    return error;
+}
+
 /* Put the tree into the memory of an l5.Region, which it keeps. */
 static int create_in_region(Tree *self, PyObject *region)
 {
-    PyObject *view = PyObject_GetAttrString(region, "view");
-    int got = view ? PyObject_GetBuffer(view, &self->memory, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) : -1;
-    Py_XDECREF(view);
-    if (got < 0)
+    if (memory_of(region, &self->memory) < 0)
         return -EINVAL;
     self->region = Py_NewRef(region);
     return rt_create_in(&self->tree, self->memory.buf, (size_t)self->memory.len);
+}
+
+static PyObject *Tree_move_into(Tree *self, PyObject *region)
+{
+    Py_buffer memory;
+    int error = memory_of(region, &memory);
+    if (error)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    error = rt_share(self->tree, memory.buf, (size_t)memory.len);
+    Py_END_ALLOW_THREADS
+    if (!error) { /* nobody else gets so far with this tree */
+        self->memory = memory;
+        self->region = Py_NewRef(region);
+        Py_RETURN_NONE;
+    }
+    PyBuffer_Release(&memory);
+    errno = -error;
+    return PyErr_SetFromErrno(PyExc_OSError);
 }
 
 static PyObject *Tree_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -296,10 +319,7 @@ static void Tree_dealloc(Tree *self)
     Py_DECREF(type);
 }
 
-static Py_ssize_t Tree_length(Tree *self)
-{
-    return (Py_ssize_t)rt_size(self->tree);
-}
+static Py_ssize_t Tree_length(Tree *self) { return (Py_ssize_t)rt_size(self->tree); }
 
 static PyObject *Tree_address(Tree *self, void *unused)
 {
@@ -329,6 +349,8 @@ static PyMethodDef Tree_methods[] = {
      "update($self, old, id, new, /)\n--\n\nMove one entry to another rectangle; return whether there was one."},
     {"nearest_to", (PyCFunction)(void (*)(void))Tree_nearest_to, METH_FASTCALL,
      "nearest_to($self, xmin, ymin, xmax, ymax, k, /)\n--\n\nReturn the ids of the k nearest entries, nearest first."},
+    {"move_into", (PyCFunction)Tree_move_into, METH_O,
+     "move_into($self, region, /)\n--\n\nMove into the memory of an l5.Region; FileExistsError: it is in one already."},
     {NULL, NULL, 0, NULL},
 };
 

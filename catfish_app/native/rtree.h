@@ -58,6 +58,11 @@ int rt_create(struct rtree **out, uint32_t capacity_nodes);
  * rt_destroy. It holds no pointers, so it may be mapped elsewhere by others. */
 int rt_create_in(struct rtree **out, void *memory, size_t bytes);
 
+/* Move a tree that rt_create made into the caller's memory: a page-aligned shared mapping of at least rt_arena_bytes, which
+ * is a second view of the tree from then on. Any other call may be running. On error the tree is as it was; -EEXIST: it
+ * is in memory of a caller's already. */
+int rt_share(struct rtree *tree, void *memory, size_t bytes);
+
 /* Free the tree, and its memory unless that is the caller's. No other call may be running. */
 void rt_destroy(struct rtree *tree);
 

@@ -21,7 +21,7 @@ IDS_SHOWN = 20
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncGenerator[None]:
     """Each worker connects once, after it was started; its requests share the connection."""
-    mode: Any = os.environ.get("TREE_MODE", "server")
+    mode: Any = os.environ.get("TREE_MODE", "adaptive")
     async with await RTreeClient.connect(os.environ["TREE_URL"], mode=mode) as tree:
         app.state.tree = tree
         yield

@@ -27,7 +27,7 @@ async def served(
     url, suffix, transport = WAYS[way]
     async with (
         serve_tree(tree, url.format(folder=folder), **options) as server,
-        await RTreeClient.connect(server.urls[0] + suffix) as client,
+        await RTreeClient.connect(server.urls[0] + suffix, mode="server") as client,
     ):
         assert client.connection.transport == transport, client.connection.upgrade_report
         yield client, server

@@ -105,8 +105,8 @@ async def test_the_policy_decides_and_learns(way: str, tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_server_that_offers_no_memory(tmp_path: Path) -> None:
-    async with served(tmp_path, RTree.bulk(boxes(100))) as (_, server):
-        with pytest.raises(l5.RemoteAccessError, match=r"shared=True"):
+    async with served(tmp_path, RTree.bulk(boxes(100)), share=False) as (_, server):
+        with pytest.raises(l5.RemoteAccessError, match=r"share=False"):
             await RTreeClient.connect(server.urls[0], mode="client")
         policy = Alternating()
         client = await RTreeClient.connect(server.urls[0], mode="adaptive", policy=policy)
