@@ -6,6 +6,7 @@ setup take turns within a round, and each client is connected while it has its t
 """
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -146,9 +147,27 @@ def together(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return values | ({"busy_share": float(np.mean(shares))} if shares else {})
 
 
+@attrs.frozen
+class Server:
+    """A server process that is stopped when it is not its turn, and where it listens."""
+
+    unix: str
+    tcp: str
+    process: "subprocess.Popen[str]"
+
+    @contextmanager
+    def awake(self) -> Generator[None]:
+        """Let it run within the block: one that polls would take a processor from the others."""
+        self.process.send_signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGSTOP)
+
+
 @contextmanager
-def server(folder: Path, serves: str, quota: float | None = None) -> Generator[tuple[str, str]]:
-    """Serve `folder`/rects.npy by one worker; give the URLs of the Unix socket and of TCP.
+def server(folder: Path, serves: str, quota: float | None = None) -> Generator[Server]:
+    """Serve `folder`/rects.npy by one worker, which is stopped between turns.
 
     Raises `_quota.NoQuota`.
     """
@@ -172,9 +191,11 @@ def server(folder: Path, serves: str, quota: float | None = None) -> Generator[t
             if procs is not None:  # loading is over
                 procs.write_text(str(process.pid))
             tcp = next(url for url in json.loads(line)["urls"] if url.startswith("l5+tcp"))
-            yield unix, tcp
+            process.send_signal(signal.SIGSTOP)
+            yield Server(unix, tcp, process)
         finally:
             process.terminate()
+            process.send_signal(signal.SIGCONT)  # it ends when it runs
             process.communicate()
 
 
@@ -237,7 +258,7 @@ class Measured:
     def turn(
         self,
         setup: Setup,
-        served: Mapping[str, tuple[str, str]],
+        served: Mapping[str, Server],
         clients: int,
         wish: Mapping[str, Any],
         which: int,
@@ -247,9 +268,10 @@ class Measured:
         for place in range(len(setup.ways)):
             number = (which + place) % len(setup.ways)
             way = setup.ways[number]
-            unix, tcp = served[setup.serving(number)]
-            url = tcp if way.tcp else unix + way.query
-            found[way.name] = self.fleet.measure(way, clients, {**wish, "url": url})
+            server = served[setup.serving(number)]
+            url = server.tcp if way.tcp else server.unix + way.query
+            with server.awake():
+                found[way.name] = self.fleet.measure(way, clients, {**wish, "url": url})
             _report.advance()
         return found
 
