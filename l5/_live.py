@@ -25,6 +25,7 @@ from ._statistics import (
 
 if TYPE_CHECKING:
     from ._serve import Server, ServerStatistics
+    from ._service_values import ServiceStatistics
     from ._session import Session
 
 logger = logging.getLogger("l5.session")
@@ -59,6 +60,9 @@ class ServerView:
 
     urls: tuple[str, ...]
     statistics: ServerStatistics
+    service: ServiceStatistics | None
+    """What its native service counts, if it has one: requests of connections that the service's
+    threads hold, which are not among a snapshot's connections."""
 
 
 @attrs.frozen
@@ -194,7 +198,7 @@ def snapshot() -> Snapshot:
         command=" ".join(sys.argv)[:200],
         time_ns=time.monotonic_ns(),
         connections=tuple(_view(session) for session in live),
-        servers=tuple(ServerView(s.urls, s.statistics()) for s in list(_servers.values())),
+        servers=tuple(_view_of_server(server) for server in list(_servers.values())),
         loops=tuple(loop_statistics_of(hub) for hub in hubs.values()),
         totals=tuple(totals.values()),
     )
@@ -211,6 +215,14 @@ def _view(session: Session) -> ConnectionView:
         statistics=statistics_of(session),
         latency_buckets=watched.histogram().sparse() if watched else {},
     )
+
+
+def _view_of_server(server: Server) -> ServerView:
+    try:
+        service = server._native.statistics() if server._native else None
+    except RuntimeError:  # it is the parent's
+        service = None
+    return ServerView(server.urls, server.statistics(), service)
 
 
 def _drop_in_child() -> None:

@@ -30,6 +30,7 @@ from ._errors import TransportUnavailable
 from ._frames import parse_error
 from ._last_words import tell_fault
 from ._service_values import (
+    Counters,
     HandlerError,
     Limits,
     ServiceStatistics,
@@ -37,7 +38,6 @@ from ._service_values import (
     check,
     check_number,
     handler_address,
-    read_statistics,
 )
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class NativeService:
         self._waiters: dict[_Waiter, None] = {}
         self._listening = False
         self._stopped: anyio.Event | None = None
-        self._last: ServiceStatistics | None = None
+        self._counters: Counters | None = None
 
     def __repr__(self) -> str:
         state = "stopped" if self._service is None else f"{len(self._attached)} connections"
@@ -159,6 +159,7 @@ class NativeService:
             lib.l5_service_free(made[0])
             check(rc)
         self._service = made[0]
+        self._counters = Counters(made[0])
         _running.add(self)
 
     async def stop(self, grace: float = 5.0) -> None:
@@ -184,7 +185,6 @@ class NativeService:
         finally:
             self.drain_done()
             anyio.notify_closing(lib.l5_service_done_fd(service))
-            self._last = self.statistics()
             self._free()
             self._stopped = None
             stopped.set()
@@ -198,6 +198,8 @@ class NativeService:
     def _free(self) -> None:
         service, self._service = self._service, None
         _running.discard(self)
+        if self._counters is not None:
+            self._counters.end()
         native.lib.l5_service_free(service)
 
     def __del__(self) -> None:
@@ -214,7 +216,7 @@ class NativeService:
             native.lib.l5_service_ended_fd(self._service),
         ):
             os.close(fd)
-        self._service = None
+        self._service = self._counters = None
         for attached in self._attached.values():
             if attached.channel is not None:
                 attached.channel.forget()
@@ -367,14 +369,10 @@ class NativeService:
         return reply
 
     def statistics(self) -> ServiceStatistics:
-        """Return the counters; after `stop` those of its end."""
-        if self._service is None:
-            if self._last is None:
-                raise RuntimeError(f"{self!r} has not been started")
-            return self._last
-        counts = native.ffi.new("struct l5_service_statistics *")
-        native.lib.l5_service_count(self._service, counts)
-        return read_statistics(counts)
+        """Return the counters; after `stop` those of its end.  Any thread may call it."""
+        if self._counters is None:
+            raise RuntimeError(f"{self!r} has not been started")
+        return self._counters.read()
 
     def _running_service(self) -> Any:
         if self._service is None:

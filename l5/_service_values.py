@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any, Protocol
 
 import attrs
@@ -61,8 +62,28 @@ class Limits(Protocol):
     def in_flight_max(self) -> int: ...
 
 
-def read_statistics(counts: Any) -> ServiceStatistics:
-    """Convert a `struct l5_service_statistics`."""
+class Counters:
+    """The counters of a service, for any thread, also while the service ends."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+        self._lock = threading.Lock()
+        self._last: ServiceStatistics | None = None
+
+    def read(self) -> ServiceStatistics:
+        """Return them; after `end` those of the end."""
+        with self._lock:
+            return self._last or _read(self._service)
+
+    def end(self) -> None:
+        """Read them for the last time: the service is about to be freed."""
+        with self._lock:
+            self._last = _read(self._service)
+
+
+def _read(service: Any) -> ServiceStatistics:
+    counts = native.ffi.new("struct l5_service_statistics *")
+    native.lib.l5_service_count(service, counts)
     return ServiceStatistics(
         requests=counts.requests,
         errors=counts.errors,

@@ -94,6 +94,7 @@ def summarise(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     seconds = max(1e-9, (after["time_ns"] - before["time_ns"]) / 1e9)
     old = {connection["number"]: connection for connection in before["connections"]}
     rows = [_row(old.get(c["number"]), c, seconds) for c in after["connections"]]
+    rows += _service_rows(before["servers"], after["servers"], seconds)
     count = len(after["loops"]) == len(before["loops"])
     pairs = zip(before["loops"], after["loops"], strict=True) if count else ()
     waits = {
@@ -143,6 +144,31 @@ def _row(old: dict[str, Any] | None, new: dict[str, Any], seconds: float) -> dic
     }
 
 
+def _service_rows(
+    before: list[dict[str, Any]], after: list[dict[str, Any]], seconds: float
+) -> list[dict[str, Any]]:
+    """Return a row for each native service: its threads hold connections, and count them as one."""
+    old = {tuple(server["urls"]): server["service"] for server in before}
+    rows: list[dict[str, Any]] = []
+    for server in after:
+        now, was = server["service"], old.get(tuple(server["urls"]))
+        if now is not None:
+            requests = now["requests"] - (was["requests"] if was else 0)
+            rows.append(
+                dict.fromkeys(_ROW)
+                | {"role": "service", "transport": "shm", "requests_per_s": requests / seconds}
+                | {"peer": f"{now['connections']} connections, {now['busy_share']:.0%} busy"}
+            )
+    return rows
+
+
+_ROW = (
+    *("number", "role", "transport", "peer", "upgrade", "requests_per_s", "sent_bytes_per_s"),
+    *("received_bytes_per_s", "p50_us", "p99_us", "in_flight", "space_waits", "space_waits_per_s"),
+    *("ring_sent_share", "ring_waiting_share"),
+)
+
+
 # ---- the screen --------------------------------------------------------------------------------
 
 
@@ -181,7 +207,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(name, justify="left" if left else "right", no_wrap=True)
     for row in sorted(rows, key=lambda row: -row["requests_per_s"]):
         table.add_row(
-            str(row["number"]),
+            _count(row["number"]),
             row["role"],
             row["transport"],
             row["peer"],
@@ -192,8 +218,8 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             _bytes(row["received_bytes_per_s"]),
             _share(row["ring_sent_share"]),
             _share(row["ring_waiting_share"]),
-            str(row["space_waits"]),
-            str(row["in_flight"]),
+            _count(row["space_waits"]),
+            _count(row["in_flight"]),
         )
     return table
 
@@ -206,7 +232,13 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
-def _bytes(value: float) -> str:
+def _count(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _bytes(value: float | None) -> str:
+    if value is None:
+        return "-"
     for unit in ("B", "KB", "MB"):
         if value < 1000:
             return f"{value:.0f} {unit}"

@@ -1,5 +1,6 @@
 """l5 top and l5 bench, and the endpoint that a process answers them at."""
 
+import io
 import json
 import os
 import signal
@@ -11,11 +12,14 @@ from typing import Any
 
 import anyio
 import pytest
+from rich.console import Console
 
 import l5
+from l5 import native
 from l5._cli import _bench, _top
 from l5._latency import Histogram, bucket_of
 from l5._status import Watcher
+from tests.native import _handlers
 
 pytestmark = pytest.mark.anyio
 ENVIRONMENT = {**os.environ, "COLUMNS": "200", "L5_TOKEN": "", "L5_STATUS": "1"}
@@ -73,6 +77,24 @@ def test_top_shows_what_happened(echo: tuple[subprocess.Popen[str], str]) -> Non
     text = run("top", url, "--once", "--interval", "0.05")
     for word in (f"process {process.pid}", "spun", "slept", "p99 us", "ring in", url):
         assert word in text
+
+
+@pytest.mark.skipif(not native.available, reason=native.reason)
+async def test_top_has_a_row_for_a_native_service(tmp_path: Path) -> None:
+    service = l5.NativeService(_handlers.address(), keep_alive=_handlers.library())
+    url = f"l5+shm://{tmp_path}/s"
+    async with l5.serve(service, url), await l5.connect(url) as conn, await l5.connect(url):
+        before = l5.snapshot().as_dict()
+        for _ in range(50):
+            await conn.request(b"echo")
+        after = l5.snapshot().as_dict()
+        facts = _top.summarise(before, json.loads(json.dumps(after)))
+    [row] = [row for row in facts["connections"] if row["role"] == "service"]
+    assert round(row["requests_per_s"] * facts["seconds"]) == 50
+    assert row["peer"].startswith("2 connections, ") and row["number"] is None
+    with io.StringIO() as text:
+        Console(file=text, width=200).print(_top.screen(facts))
+        assert "service  shm        2 connections, " in text.getvalue()
 
 
 def test_bench_measures_an_echo(echo: tuple[subprocess.Popen[str], str]) -> None:
