@@ -6,7 +6,7 @@
 #define MODEL_ITSELF
 #include "model.h"
 
-enum { BUFFER_MAX = 64, PIECE_MAX = RING_BYTES_MAX / 8 };
+enum { BUFFER_MAX = 400, PIECE_MAX = RING_BYTES_MAX / 8 };
 
 struct pending {
     int cell, count;
@@ -62,7 +62,7 @@ static void let_land(int cell, int count)
 
     while ((others = stores_until(other, cell, count))) {
         int mine = stores_until(own, cell, count);
-        int taken = choose(mine ? 3 : 2);
+        int taken = choose_stale(mine ? 3 : 2); /* landed: the other's past, as a stale load is */
 
         if (!taken)
             return;
