@@ -140,6 +140,7 @@ class Beats:
         """Return the wall, processor, waiting and sleeping time until now."""
         poller = self._hub.poller
         waited = poller.spun_total_ns + poller.yielded_total_ns if poller else 0
+        waited += self._hub.looked_ns
         return monotonic_ns(), thread_time_ns(), waited, self._hub.slept_ns
 
     def _measure(self) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._fast import Poller
     from ._waiter import Endpoint
 
 OWED_TURNS = 4
@@ -15,6 +18,10 @@ PARKS_MAX = 64
 
 class Unwoken:
     """A hub's part: who owes its peer a word, who must be asked, whom nothing can wake."""
+
+    poller: Poller | None
+    looked_ns: int = 0
+    """Time spent in `spin_on`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,6 +54,34 @@ class Unwoken:
         for endpoint in list(self.polled):
             if endpoint.channel.poll():
                 endpoint.on_ready()
+
+    def ask_patiently(self) -> bool:
+        """Look at those that no memory tells of for as long as rings are spun for."""
+        if not self.polled or not self.spin_on(self._has_answer):
+            return False
+        self.ask()
+        return True
+
+    def _has_answer(self) -> bool:
+        return any(endpoint.channel.poll() for endpoint in self.polled)
+
+    def spin_on(self, look: Callable[[], bool]) -> bool:
+        """Look until there is something, for as long as rings are spun for; tell whether there is.
+
+        What is looked at is a completion queue, which only Python may poll.
+        """
+        if look():
+            return True
+        poller = self.poller
+        if poller is None or poller.yield_only or not poller.budget_ns:
+            return False
+        begun_ns = now_ns = monotonic_ns()
+        found = False
+        while not found and now_ns - begun_ns < poller.budget_ns:
+            found = look()
+            now_ns = monotonic_ns()
+        self.looked_ns += now_ns - begun_ns
+        return found
 
     def dismiss(self, endpoint: Endpoint) -> None:
         """Forget an endpoint."""

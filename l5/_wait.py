@@ -191,6 +191,7 @@ class Hub(HubCounters, Unwoken, Errands):
     async def _drive(self, waiter: Waiter, spun: bool) -> None:
         while True:
             progress = not spun and self._poll_rings(waiter)
+            progress = progress or (bool(self.polled) and self.ask_patiently())
             spun = False
             if waiter.ready:
                 return

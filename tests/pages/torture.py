@@ -188,14 +188,26 @@ async def read_for(
     copies: l5.PageCopies | None = None,
     in_order: bool | None = None,
     catch: bool = False,
+    enough: int = 0,
 ) -> Outcome:
-    """Read pages for a while; with `catch`, until a wrong one has come, however long that takes."""
+    """Read pages for a while; with `catch`, until a wrong one has come, however long that takes.
+
+    With `enough`, until so many were taken: where processors are emulated a while may be too short.
+    """
     choice = random.Random(2)
     wrong = 0
     batch = 1 if isinstance(region, WordByWord) else 8
     begun = time.monotonic()
     with l5.PageReader(region, library.layout, copies=copies, in_order=in_order) as reader:
-        while not wrong if catch else time.monotonic() < begun + seconds:
+
+        def more() -> bool:
+            if catch:
+                return not wrong
+            if enough:
+                return reader.statistics.reads < enough
+            return time.monotonic() < begun + seconds
+
+        while more():
             pages = [choice.randrange(library.layout.count) for _ in range(batch)]
             try:
                 payloads = await reader.read_many(pages)
