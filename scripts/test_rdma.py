@@ -1,16 +1,17 @@
-"""Run the RDMA tests in emulated machines: one boot of one machine, one boot of two.
+"""Run the RDMA tests in emulated machines: one boot of one machine, one boot of two, side by side.
 
-    python scripts/test_rdma.py [--if-installed] [--more] [--only one|two] [PYTEST ARGUMENT ...]
+    python scripts/test_rdma.py [--if-installed] [--only one|two] [PYTEST ARGUMENT ...]
 
 On one machine the contract of the verbs and the transport run over both bindings (our own, and
-pyverbs as the distribution has it); on two, what needs two: loss, reordering, a cable that is
-pulled, a peer that dies. The results go to build/rdma as JUnit files and are looked at here: a run
-in which a test was skipped, or a binding was left out, has failed.
+pyverbs as the distribution has it); on two, what needs two: counts, loss, reordering, a cable that
+is pulled, a peer that dies. The results go to build/rdma as JUnit files and are looked at here: a
+run in which a test was skipped, or a binding was left out, has failed.
 
 With --if-installed nothing is done, and said why, on hosts that lack what it needs.
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
@@ -24,14 +25,11 @@ RESULTS = ROOT / "build" / "rdma"
 PACKAGES = "qemu-system-x86 busybox-static kmod iproute2 rdma-core ibverbs-providers"
 SYSTEM_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 PROGRAMS = ("qemu-system-x86_64", "busybox", "modprobe", "ip", "rdma", "dpkg-deb")
-ONE = ("tests/rdma/contract",)
+ONE = ("tests/rdma/contract", "tests/rdma/device")
 TWO = ("tests/rdma/two_machines",)
-# Longer than a stage of CI may take: `--more` runs them as well.
-ONE_MORE = ("tests/rdma/device",)
-TWO_MORE: tuple[str, ...] = ()
 BINDINGS = ("cverbs", "pyverbs")
-ONE_S, TWO_S = 330, 420
-"""How long the tests may take, once the machines are up."""
+TESTS_S = 540
+"""How long the tests may take, once the machines are up; on two quiet processors half of it."""
 
 
 def missing():
@@ -82,22 +80,51 @@ def compile_here(tests):
         subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
-def run(name, machines, folders, timeout_s, packages, arguments):
-    """Run pytest in the machines; return its status."""
+def command_for(name, machines, folders, packages, arguments):
+    """Return what runs pytest in the machines."""
     out = RESULTS / name
     shutil.rmtree(out, ignore_errors=True)
     command = [sys.executable, "-m", "scripts.softroce", "--times", "--out", str(out)]
-    command += ["--nodes", str(machines), "--timeout", str(timeout_s)]
+    command += ["--nodes", str(machines), "--timeout", str(TESTS_S)]
     command += ["--env", f"PYTHONPATH={packages}", "--env", "L5_RDMA_TESTS=1"]
     command += ["--env", "PYTHONDONTWRITEBYTECODE=1"]
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"]
-    tests += ["--junitxml=/run/softroce/out/junit.xml", *folders, *arguments]
+    tests += ["--durations=8", "--junitxml=/run/softroce/out/junit.xml", *folders, *arguments]
     if machines == 2:
         command += ["--peer", f"exec {sys.executable} -m tests.rdma.two_machines.peer"]
+    return [*command, "--", *tests]
+
+
+def run_all(commands):
+    """Run them side by side, each with a log of its own; return each one's status."""
     began = time.monotonic()
-    status = subprocess.run([*command, "--", *tests], cwd=ROOT, check=False).returncode
-    print(f"test_rdma: {name}: status {status}, {time.monotonic() - began:.0f} s", flush=True)
-    return status
+    logs = {name: RESULTS / f"{name}.log" for name in commands}
+    with contextlib.ExitStack() as stack:
+        running = {
+            name: subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdout=stack.enter_context(open(logs[name], "wb")),
+                stderr=subprocess.STDOUT,
+            )
+            for name, command in commands.items()
+        }
+        stack.callback(end_all, running.values())
+        statuses = {}
+        for name, process in running.items():
+            statuses[name] = process.wait()
+            print(logs[name].read_text(errors="replace"), end="")
+            took_s = time.monotonic() - began
+            print(f"test_rdma: {name}: status {statuses[name]}, after {took_s:.0f} s", flush=True)
+    return statuses
+
+
+def end_all(processes):
+    """(Interrupted) let the machines be ended by those that started them."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
 
 
 def tests_of(path):
@@ -127,27 +154,28 @@ def main():
     parser = argparse.ArgumentParser(description="Run the RDMA tests in emulated machines.")
     parser.add_argument("--if-installed", action="store_true", help="do nothing where it cannot be")
     parser.add_argument("--only", choices=("one", "two"), help="with one machine, or with two")
-    parser.add_argument("--more", action="store_true", help="also the long ones: loss, death, ...")
     options, arguments = parser.parse_known_args()
     lacking = missing() or pyverbs_folder()[1]
     if lacking:
         print(f"test_rdma: the RDMA tests did not run: {lacking}", flush=True)
         return 0 if options.if_installed else 1
-    one = [*ONE, *(ONE_MORE if options.more else ())]
-    two = [*TWO, *(TWO_MORE if options.more else ())]
-    compile_here([*one, *two])
+    compile_here([*ONE, *TWO])
     packages = link_to_pyverbs()
-    failed = False
-    if options.only != "two":
-        select = [] if arguments else ["-k", " or ".join(BINDINGS)]
-        failed |= run("one", 1, one, ONE_S, packages, [*select, *arguments]) != 0
-        if not failed and not arguments:
-            judge(RESULTS / "one" / "junit.xml", BINDINGS)
-    if options.only != "one":
-        failed |= run("two", 2, two, TWO_S, packages, arguments) != 0
-        if not failed and not arguments:
-            judge(RESULTS / "two" / "0" / "junit.xml", ())
-    return 1 if failed else 0
+    select = [] if arguments else ["-k", " or ".join(BINDINGS)]
+    commands = {
+        "one": command_for("one", 1, ONE, packages, [*select, *arguments]),
+        "two": command_for("two", 2, TWO, packages, arguments),
+    }
+    if options.only:
+        commands = {options.only: commands[options.only]}
+    statuses = run_all(commands)
+    if any(statuses.values()):
+        return 1
+    if not arguments:
+        for name, junit, bindings in (("one", "junit.xml", BINDINGS), ("two", "0/junit.xml", ())):
+            if name in commands:
+                judge(RESULTS / name / junit, bindings)
+    return 0
 
 
 if __name__ == "__main__":
