@@ -34,10 +34,11 @@ def anyio_backend(request: pytest.FixtureRequest) -> object:
 def ask() -> Callable[[str], str]:
     """Run a command on the other machine."""
     deadline = time.monotonic() + BOOT_S
+    available()  # once, for its imports take seconds under emulation
+    peer.be_patient()
     while True:
         try:
             control("true")
-            available()  # once, for its imports take seconds under emulation
             return control
         except OSError:
             assert time.monotonic() < deadline, "the other machine does not answer"

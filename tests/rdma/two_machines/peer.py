@@ -6,6 +6,7 @@ and output; `spawn` starts a server of its own on port MORTAL, which can be kill
 what the echo's end of each connection did.
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -18,12 +19,20 @@ from anyio.abc import ByteStream
 
 import l5
 from catfish_app import RTree, serve_tree
-from l5.rdma import available
+from l5.rdma import available, verbs
 
 ECHO, TREE, MORTAL, CONTROL = 7001, 7002, 7003, 7000
 LINE_MAX = 4096
 # Emulated processors are slow, and the host may be busy.
 PATIENT = {"insecure": True, "hello_timeout": 60.0}
+
+
+def be_patient() -> None:
+    """Have connections of this process wait longer for acknowledgements: half a second, not 67 ms.
+
+    An emulated processor may stand still for that long, and what is sent again is counted, too.
+    """
+    verbs.agree = functools.partial(verbs.agree, timeout=17)
 
 
 def url(port: int) -> str:
@@ -74,4 +83,5 @@ async def serve_mortal() -> None:
 
 
 if __name__ == "__main__":
+    be_patient()
     anyio.run(serve_mortal if sys.argv[1:] == ["mortal"] else serve_all)
