@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 
 import l5
 from l5._memory_link import MemoryLink
 from l5.blocking import connect as connect_here
-from l5.rdma import verbs
+from l5.rdma import _simulated, verbs
 from l5.rdma._end import SEND_DEPTH, End, Memory
 from l5.rdma._region_access import LANDING_BYTES, OUTSTANDING_MAX, Access
 from l5.rdma._regions import MemoryServer
@@ -66,6 +67,18 @@ async def test_the_owners_device_refuses_what_is_not_granted(right: str) -> None
         assert await client.request(b"sound") == b"sound"
         again = await client.open_region("0")  # over a new link
         assert await again.read(0, 8) == bytes(8)
+
+
+@pytest.mark.anyio
+async def test_a_device_that_answers_no_reads_has_them_executed_by_the_owner() -> None:
+    """A READ that was not granted would stall, and with it all that goes behind it."""
+    port = _simulated.backend().fabric.ports["sim0"]
+    port.limits = attrs.evolve(port.limits, rd_atomic=0)
+    async with opened("w") as ((remote,), (owned,), client, _):
+        assert not remote.one_sided and "no READs" in remote.emulated_because
+        await remote.write(8, b"written")
+        assert await remote.read(8, 7) == owned.read(8, 7) == b"written"
+        assert await client.request(b"sound") == b"sound"
 
 
 @pytest.mark.anyio
