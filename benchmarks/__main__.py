@@ -36,6 +36,10 @@ CASES = {
         "benchmarks.policies",
         "what it costs a client to decide who searches",
     ),
+    "watching": (
+        "benchmarks.watching",
+        "what it costs to be looked at by l5 top, and recorded by a tap",
+    ),
     "rtree-served": (
         "benchmarks.rtree_served",
         "the served R-tree, beside PostgreSQL (R7, R8)",

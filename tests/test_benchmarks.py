@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import _report, fig6, messaging, report
+from benchmarks import _report, fig6, messaging, report, watching
 from benchmarks._harness import (
     KEYS,
     Metric,
@@ -36,6 +36,7 @@ from benchmarks.messaging_peers.pair import (
     rates,
     with_children,
 )
+from l5 import _live, native
 
 RATE = Metric("rate", "round trips", "1/s")
 P99 = Metric("p99_us", "p99", "us")
@@ -448,6 +449,19 @@ def wait_until_stopped(pids: list[int]) -> None:
     for pid in pids:
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             time.sleep(0.01)
+
+
+@pytest.mark.skipif(not native.available, reason=native.reason)
+def test_watching_runs() -> None:
+    """Each of its ways is measured while it is on, and is off afterwards."""
+    rows = list(watching.run(quick=True, rounds=1))
+    assert [row["case"] for row in rows] == [
+        f"watching/{transport}, {way}"
+        for transport in ("shm", "unix")
+        for way in ("l5 top", "a tap")
+    ]
+    assert all(row["ours"]["median"] > 0 and row["peer_value"]["median"] > 0 for row in rows)
+    assert not _live.on_session
 
 
 def test_what_a_server_has_started_belongs_to_it() -> None:
