@@ -51,10 +51,10 @@ def run(folder: Path, variant: str, *arguments: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("variant", ["plain", "address"])
 def test_any_bytes_are_answered_or_refused(folder: Path, variant: str, seed: int) -> None:
-    count = 60_000
+    count = 60_000 if variant == "plain" else 20_000  # each costs three times as much there
     answered, refused = run(folder, variant, "fuzz", str(seed), str(count))
     assert answered + refused == count
     assert min(answered, refused) > count / 10  # both sides were looked at
