@@ -45,6 +45,26 @@ def _ring_receive() -> list[bytes]:
     ]
 
 
+def _stream() -> list[bytes]:
+    limit = struct.pack("<H", 4096)
+    request, answer = (
+        pack_header(5, kind, 0, 7) + b"hello" for kind in (Kind.REQUEST, Kind.RESPONSE)
+    )
+    beat = pack_header(12, Kind.HEARTBEAT, 0, 0) + bytes(12)
+    long = pack_header(4096, Kind.REQUEST, 0, 1 << 60) + bytes(4096)
+    others = [pack_header(0, kind, 0, 1) for kind in range(11)]
+    flagged = [pack_header(5, Kind.REQUEST, flags, 7) + b"hello" for flags in (MORE, DEADLINE)]
+    return [
+        limit + request + answer + beat + request[:-1],
+        limit + request[:9],
+        struct.pack("<H", 4) + request,
+        limit + beat[:-1] + beat,
+        limit + long[:900],
+        *(limit + request + other for other in (*others, *flagged)),
+        limit + request[:6] + b"\1" + request[7:],
+    ]
+
+
 def _ring_send() -> list[bytes]:
     def send(size: int, kind: int = 1, flags: int = 0) -> bytes:
         return bytes([1, kind - 1, flags, 4]) + size.to_bytes(2, "little") + b"\5"
@@ -306,6 +326,7 @@ _MAKERS: dict[str, Callable[[], list[bytes]]] = {
     "ring_receive": _ring_receive,
     "ring_send": _ring_send,
     "segment": _segment,
+    "stream": _stream,
     "service": _service,
     "catfish": _catfish,
     "foreign": _foreign,

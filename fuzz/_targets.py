@@ -46,6 +46,7 @@ TARGETS = {
         Target("ring_receive", "the ring's receive side, its memory written by the peer", RING),
         Target("ring_send", "the ring's send side, positions and armed words of any value", RING),
         Target("segment", "memory that a hostile client offers", ("l5/native/segment.c",)),
+        Target("stream", "the usual frames of a plain socket, in C", ("l5/native/stream.c",)),
         Target("service", "the native service's half of the protocol", (*RING, *SERVICE)),
         Target("catfish", "the R-tree's requests in C, against a list", TREE, 2048),
         Target("foreign", "a tree in hostile memory, mapped and by reads", TREE_MEMORY),

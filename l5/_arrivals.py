@@ -157,8 +157,7 @@ def on_credit(session: Session, flags: int, id: int, payload: bytes) -> None:
 
 def on_heartbeat(session: Session, flags: int, id: int, payload: bytes) -> None:
     del flags, id
-    if session.heard is not None:
-        session.heard.hear(payload)
+    session.hear(payload)
 
 
 def on_close(session: Session, flags: int, id: int, payload: bytes) -> None:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._fast import Lane
     from ._options import Options
     from ._session import Session
+
+
+def lane_of(hub: Any, channel: Any) -> Lane | None:
+    """Return the short way of a plain socket, where there is one and the hub can use it."""
+    make: Any = getattr(channel, "make_lane", None)
+    return make() if make is not None and getattr(hub, "lanes", False) else None
 
 
 def attach(session: Session, options: Options) -> None:
@@ -17,6 +24,11 @@ def attach(session: Session, options: Options) -> None:
         ring.strict = int(options.strict)
         ring.server = session.server
         hub.ring_poller(options.spin_us).add(ring, session)
+        return
+    if session.lane is not None:
+        if hasattr(session.server, "on_news"):
+            session.lane.server = session.server
+        hub.ring_poller(0).add_lane(session.lane, session)
         return
     enter: Any = getattr(session.channel, "attach", None)
     if enter is not None:
@@ -29,6 +41,8 @@ def attach(session: Session, options: Options) -> None:
 
 def detach(session: Session) -> None:
     """Have it look no more; a ring leaves when it is closed."""
+    if session.lane is not None:
+        session.lane.close()
     leave: Any = getattr(session.channel, "detach", None)
     if leave is not None:
         leave()

@@ -21,7 +21,8 @@ from ._memory_link import OpensRegions
 from ._session import Session
 from ._statistics import ConnectionStatistics, statistics_of
 from ._streams import ConnectionByteStream, ReplyStream
-from ._wait import AnswerWaiter, Waiter
+from ._wait import Waiter
+from ._waiter import note_sent
 
 if TYPE_CHECKING:
     from ._requests import Request
@@ -45,10 +46,12 @@ class Connection(OpensRegions, WorksInPlace, anyio.abc.ObjectStream[bytes]):
         self._session = session
         ring = session.ring
         self.heartbeat: Heartbeat = heartbeat_of(session)
-        self._fast_request: Callable[[Any], Any] = ring.request if ring else session.start_request
-        self._fast_send: Callable[[Any], Any] = ring.send if ring else _not_sent
-        self._fast_receive: Callable[[bool], Any] = ring.receive if ring else _not_fast
-        self._fast_into: Callable[[Any, bool], Any] = ring.receive_into if ring else _not_fast
+        self._fast_request: Callable[[Any], Any] = _transmit.starter(session)
+        self._fast_send: Callable[[Any], Any] = ring.send if ring else _transmit.not_sent
+        self._fast_receive: Callable[[bool], Any] = ring.receive if ring else _transmit.not_fast
+        self._fast_into: Callable[[Any, bool], Any] = (
+            ring.receive_into if ring else _transmit.not_fast
+        )
 
     def __repr__(self) -> str:
         return f"<l5.Connection {self.transport} {self._session.state.lower()}>"
@@ -121,14 +124,13 @@ class Connection(OpensRegions, WorksInPlace, anyio.abc.ObjectStream[bytes]):
 
     async def _request_on(self, payload: Buffer, started: Any) -> bytes:
         session = self._session
-        if type(started) is tuple:
-            await session.hub.breathe()
-            return cast("tuple[bytes]", started)[0]
+        if type(started) is int:
+            request = note_sent(session, started)
+            return await self._await_answer(request, spun=session.ring is not None)
         if started is None:
             return await self._request_anew(_transmit.as_bytes_view(payload), 0)
-        waiter = AnswerWaiter(session, started) if session.ring and not session.tap else Waiter()
-        request = session.requests.open(started, waiter, sent=True)
-        return await self._await_answer(request, spun=session.ring is not None)
+        await session.hub.breathe()
+        return cast("tuple[bytes]", started)[0]
 
     async def _request_until(self, payload: Buffer, deadline: float) -> bytes:
         self._session.check_open()
@@ -174,9 +176,12 @@ class Connection(OpensRegions, WorksInPlace, anyio.abc.ObjectStream[bytes]):
             if not request.done:
                 if session.state != "OPEN":
                     session.check_open()
+                if session.strict:
+                    await session.hub.breathe()
                 await session.hub.park(request.waiter, spun=spun)
         finally:
-            self._lose_interest(request)
+            if not request.done:
+                self._lose_interest(request)
         return request.result()
 
     def _lose_interest(self, request: Request) -> None:
@@ -325,7 +330,7 @@ class Connection(OpensRegions, WorksInPlace, anyio.abc.ObjectStream[bytes]):
         if session.eof_sent:
             return
         session.eof_sent = True
-        self._fast_send = _not_sent
+        self._fast_send = _transmit.not_sent
         try:
             await _transmit.accept_frame(session, Kind.CLOSE, int(Flag.MORE), 0, b"")
         except BaseException:
@@ -369,11 +374,3 @@ class Connection(OpensRegions, WorksInPlace, anyio.abc.ObjectStream[bytes]):
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
-
-
-def _not_fast(*_: Any) -> None:
-    """Stand in for the hot calls where there is no ring."""
-
-
-def _not_sent(_: Any) -> bool:
-    return False

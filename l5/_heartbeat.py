@@ -22,6 +22,7 @@ import attrs
 
 from ._errors import L5Error
 from ._frames import Kind
+from ._statistics import frames_received
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -111,7 +112,7 @@ class Beats:
     def add(self, session: Session) -> None:
         """Tell the client of a session from now on, until the session ends."""
         interval_ns = session.sends.heartbeat_ms * _MILLION
-        self._clients[session] = _Client(interval_ns, frames=session.frames_received)
+        self._clients[session] = _Client(interval_ns, frames=frames_received(session))
         session.on_close.append(lambda: self._remove(session))
         if len(self._clients) == 1:
             self._then = self._now()
@@ -160,10 +161,10 @@ class Beats:
         try:
             if session.ring is not None:
                 session.ring.tell(self.sequence, millionths)
-            elif session.frames_received == client.frames:
+            elif frames_received(session) == client.frames:
                 return False
             else:
-                client.frames = session.frames_received
+                client.frames = frames_received(session)
                 said = Kind.HEARTBEAT, 0, 0, PAYLOAD.pack(self.sequence, millionths)
                 if not session.channel.carry(*said):
                     # When there is no room it need not know how busy we are: it does not listen.

@@ -147,3 +147,5 @@ def measure(session: Session, on: bool) -> None:
         session.watch.stop()
     if on != (session.watch is not None):
         session.watch = session.requests.watch = Watch(session.ring) if on else None
+        if session.lane is not None:
+            session.lane.aside += 1 if on else -1

@@ -21,6 +21,7 @@ from ._errors import (
     TransportUnavailable,
 )
 from ._memory import BaseRegion, EmulatedRegion
+from ._transmit import start_request
 from ._wait import Waiter
 from .abc import MemoryChannel, OpenedRegion, RemoteRegion
 
@@ -184,7 +185,7 @@ class MemoryLink:
         session = self._session
         while self._unclosed and self.up:
             try:
-                id = session.start_request(wire.pack_close(self._unclosed[-1]))
+                id = start_request(session, wire.pack_close(self._unclosed[-1]))
             except (*ENDED, L5Error, OSError) as error:
                 session.lose(error)
                 return

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-import attrs
-
 from ._errors import DeadlineExceeded, RemoteProtocolError, RequestFailed
 
 if TYPE_CHECKING:
@@ -22,26 +20,30 @@ if TYPE_CHECKING:
     from ._wait import Waiter
 
 DEADLINE_TYPE = "DeadlineExceeded"
+_NO_PIECES: deque[bytes] = deque(maxlen=0)
+"""Of all requests that are not streamed."""
 
 
-@attrs.define(eq=False)
 class Request:
     """One request of ours."""
 
-    id: int
-    waiter: Waiter
-    streaming: bool = False
+    # Defaults of the class, not set for each request: most requests never change them.
     done: bool = False
     abandoned: bool = False
     reply: bytes | None = None
     error: Exception | None = None
-    pieces: deque[bytes] = attrs.field(factory=deque[bytes])
     consumed_bytes: int = 0
     """(Streaming) bytes that the application has taken."""
     arrived_bytes: int = 0
     allowed_bytes: int = 0
     begun_ns: int = 0
     """When it was sent, if somebody watches."""
+
+    def __init__(self, id: int, waiter: Waiter, streaming: bool = False) -> None:
+        self.id: int = id
+        self.waiter: Waiter = waiter
+        self.streaming: bool = streaming
+        self.pieces: deque[bytes] = deque() if streaming else _NO_PIECES
 
     def result(self) -> bytes:
         """Return the answer of a request that is done, or raise what came instead."""
@@ -101,6 +103,13 @@ class RequestTable:
         else:
             request.reply = reply
         request.waiter.wake()
+
+    def complete(self, request: Request, reply: bytes) -> None:
+        """Note the whole answer of a request that is waited for, without a word to who waits."""
+        del self._requests[request.id]
+        request.done, request.reply = True, reply
+        if self.watch is not None and request.begun_ns:
+            self.watch.end(request.begun_ns)
 
     def fail(self, id: int, remote_type: str, remote_message: str) -> None:
         """Note that the peer answered with an error."""

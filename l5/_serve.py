@@ -23,6 +23,7 @@ from ._heartbeat import tell_client
 from ._limits import explain
 from ._live import add_server, on_session
 from ._service import NativeService
+from ._statistics import answered_in_c
 from ._wait import Hub, current_hub
 from ._workers import Workers
 
@@ -169,8 +170,9 @@ class Server:
         if self._workers is None:
             return
         for session in self._sessions:
-            if session.ring is not None:
-                session.ring.server = None  # new requests go to on_request, which refuses
+            hot: Any = session.ring or session.lane
+            if hot is not None:
+                hot.server = None  # new requests go to on_request, which refuses
         await self._workers.drain(grace)
 
     async def wait_closed(self) -> None:
@@ -241,7 +243,9 @@ class Server:
             connections=self._acceptor.connections,
             connections_total=self._connections_total,
             rejected=self._acceptor.rejected,
-            requests=generic + self._answered_before + sum(map(_answered, list(self._sessions))),
+            requests=generic
+            + self._answered_before
+            + sum(map(answered_in_c, list(self._sessions))),
             failed=workers.failed if workers else 0,
             cancelled=workers.cancelled if workers else 0,
             running=workers.running if workers else 0,
@@ -321,15 +325,10 @@ class Server:
             await ended.wait()
         finally:
             self._sessions.discard(session)
-            self._answered_before += _answered(session)
+            self._answered_before += answered_in_c(session)
             session.close()
 
 
 def _to_threads(made: Established) -> bool:
     """Tell whether a native service's threads can serve it: over shared memory, without a tap."""
     return getattr(made.channel, "ring", None) is not None and not on_session
-
-
-def _answered(session: Session) -> int:
-    """Return how many requests of a session were answered on the hot path."""
-    return session.ring.answered if session.ring is not None else 0

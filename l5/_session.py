@@ -32,7 +32,7 @@ from ._statistics import SessionCounters
 
 if TYPE_CHECKING:
     from ._bootstrap import Established
-    from ._fast import Ring
+    from ._fast import Lane, Ring
     from ._handler import RequestServer
     from ._hello import Limits
     from ._options import Options
@@ -45,7 +45,7 @@ logger = logging.getLogger("l5.session")
 CONTROL_MIN = 1024
 LEAVE_TURNS = 4  # at once, for the last words of a peer that is gone; usually that is all
 _EXPECTED = (OSError, RemoteProtocolError, LocalProtocolError, anyio.BrokenResourceError)
-_FOR_RESPONSE, _REQUEST, _EMPTY = int(Flag.FOR_RESPONSE), int(Kind.REQUEST), b""
+_FOR_RESPONSE, _EMPTY = int(Flag.FOR_RESPONSE), b""
 
 
 class Session(SessionCounters):
@@ -66,6 +66,8 @@ class Session(SessionCounters):
         self.peer: PeerInfo = made.peer
         self.report: UpgradeReport = made.report
         self.ring: Ring | None = getattr(made.channel, "ring", None)
+        self.lane: Lane | None = _attach.lane_of(hub, made.channel)
+        """The short way of small requests, on a plain socket (`native/_lane.h`)."""
         self.state: str = "OPEN"
         self.error: Exception | None = None
         self.server: RequestServer | None = server
@@ -103,7 +105,7 @@ class Session(SessionCounters):
             grant=self.grant,
             cut=self.fail,
         )
-        self.window: Any = window_of(self.ring, self.sends, self.takes)
+        self.window: Any = window_of(self.ring or self.lane, self.sends, self.takes)
         self._attach(options)
 
     def _attach(self, options: Options) -> None:
@@ -204,6 +206,23 @@ class Session(SessionCounters):
                 self._hear_last_words(self.frames_received - before, self.leaving)
         self.hub.streak += self.frames_received - before
 
+    def feed(self, data: bytes, error: int) -> None:
+        """(The lane) take what it read and does not understand, or why it could not read."""
+        channel: Any = self.channel
+        channel.feed(data, error)
+        self.hub.touch(self)
+
+    def hear(self, payload: bytes) -> None:
+        """(The lane) take note of a heartbeat."""
+        if self.heard is not None:
+            self.heard.hear(payload)
+
+    def keep_rest(self, data: bytes) -> None:
+        """(The lane) send what the socket did not take of a frame."""
+        channel: Any = self.channel
+        channel.keep_rest(data)
+        self.hub.touch(self)
+
     def wake_first(self) -> None:
         """Let who waits longest for room try again."""
         for waiter in self.senders:
@@ -239,31 +258,6 @@ class Session(SessionCounters):
             if self.channel.wants_write:
                 self.hub.touch(self)  # the rest goes out by itself, even if nobody waits for it
         return sent
-
-    def start_request(self, payload: Any) -> int | None:
-        """Send a request that fits one frame at once; return its id, or None: nothing was sent.
-
-        What the hot path of a ring does in C, for the other channels.
-        """
-        window = self.window
-        if self._control or self.senders or self.state != "OPEN":
-            return None
-        if window.in_flight >= window.in_flight_max:
-            return None
-        if type(payload) is not bytes or len(payload) > self.sends.segment_bytes:
-            return None
-        id = window.next_id
-        if self.watch is not None:
-            self.watch.begin()
-        if not self.channel.try_send(_REQUEST, 0, id, payload):
-            return None
-        if self.channel.wants_write:
-            self.hub.touch(self)
-        self.frames_sent += 1
-        window.next_id = id + 1
-        window.requests += 1
-        window.in_flight += 1
-        return id
 
     def post(self, kind: int, flags: int, id: int, payload: bytes = _EMPTY) -> None:
         """Send a control frame, now or as soon as there is room; their number is bounded."""

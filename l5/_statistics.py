@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -44,11 +43,6 @@ class HubCounters:
     slept_ns: int = 0
     beats: Beats | None = None
     """While it serves clients that want to know how busy it is."""
-
-    def slept_since(self, began_ns: int) -> None:
-        """Count a sleep that is over."""
-        self.sleeps += 1
-        self.slept_ns += monotonic_ns() - began_ns
 
 
 @attrs.frozen
@@ -156,14 +150,30 @@ def _mailbox_of(channel: Channel) -> MailboxStatistics | None:
     return MailboxStatistics(getattr(channel, "mode", ""), **attrs.asdict(counters))
 
 
+def frames_sent(session: Session) -> int:
+    """Return how many frames a session without a ring has sent."""
+    return session.frames_sent + (session.lane.frames_sent if session.lane else 0)
+
+
+def frames_received(session: Session) -> int:
+    """Return how many frames a session without a ring has received."""
+    return session.frames_received + (session.lane.frames_received if session.lane else 0)
+
+
+def answered_in_c(session: Session) -> int:
+    """Return how many requests of the peer were answered by C."""
+    hot: Any = session.ring or session.lane
+    return 0 if hot is None else hot.answered
+
+
 def statistics_of(session: Session) -> ConnectionStatistics:
     """Read the counters of a session."""
     ring = session.ring
     poller = session.hub.poller if ring else None
     return ConnectionStatistics(
         transport=session.channel.transport,
-        frames_sent=ring.frames_sent if ring else session.frames_sent,
-        frames_received=ring.frames_received if ring else session.frames_received,
+        frames_sent=ring.frames_sent if ring else frames_sent(session),
+        frames_received=ring.frames_received if ring else frames_received(session),
         bytes_sent=ring.bytes_sent if ring else None,
         bytes_received=ring.bytes_received if ring else None,
         late_answers=session.requests.late_answers,
@@ -174,7 +184,7 @@ def statistics_of(session: Session) -> ConnectionStatistics:
         calls=ring.calls if ring else None,
         in_flight=session.window.in_flight,
         requests_sent=session.window.requests,
-        requests_answered=session.answered + (ring.answered if ring else 0),
+        requests_answered=session.answered + answered_in_c(session),
         ring=RingFill(*ring.fill()) if ring else None,
         mailbox=_mailbox_of(session.channel),
     )

@@ -158,6 +158,8 @@ class Tap:
         if ring is not None:
             ring.shared = STAND_BACK
             ring.server = self
+        if session.lane is not None:
+            session.lane.aside += 1
 
     def _drain(self) -> None:
         while True:
@@ -184,6 +186,8 @@ def _detach(session: Session) -> None:
     if session.ring is not None:
         session.ring.shared = 0
         session.ring.server = session.server
+    if session.lane is not None:
+        session.lane.aside -= 1
 
 
 def tap(file: str | os.PathLike[str] | IO[bytes], *, snap_bytes: int = 256) -> Tap:

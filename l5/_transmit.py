@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ._errors import LocalProtocolError, MessageTooLarge
@@ -19,7 +20,7 @@ from ._wait import Waiter
 if TYPE_CHECKING:
     from .abc import Buffer
 
-_MORE = int(Flag.MORE)
+_MORE, _REQUEST = int(Flag.MORE), int(Kind.REQUEST)
 LONG_DATA_MAX = 8
 """Long data messages that one connection sends at once; the receiver takes twice as many."""
 
@@ -30,6 +31,57 @@ def as_bytes_view(payload: Buffer) -> memoryview:
     if view.format == "B" and view.ndim == 1 and view.contiguous:
         return view
     return view.cast("B")
+
+
+def start_request(session: Session, payload: Any) -> int | None:
+    """Send a request that fits one frame at once; return its id, or None: nothing was sent.
+
+    What the hot path of a ring does in C, for the other channels.
+    """
+    window = session.window
+    if session._control or session.senders or session.state != "OPEN":
+        return None
+    if window.in_flight >= window.in_flight_max:
+        return None
+    if type(payload) is not bytes or len(payload) > session.sends.segment_bytes:
+        return None
+    id = window.next_id
+    if session.watch is not None:
+        session.watch.begin()
+    if not session.channel.try_send(_REQUEST, 0, id, payload):
+        return None
+    if session.channel.wants_write:
+        session.hub.touch(session)
+    session.frames_sent += 1
+    window.next_id = id + 1
+    window.requests += 1
+    window.in_flight += 1
+    return id
+
+
+def starter(session: Session) -> Callable[[Any], Any]:
+    """Return the call that sends a small request at once: the ring's, the lane's, or the above."""
+    hot: Any = session.ring or session.lane
+    return partial(start_request, session) if hot is None else hot.request
+
+
+def receive_for(found: Any) -> None:
+    """Receive the generic way from what `Poller.serve` gave: a ring, a spot or a lane."""
+    session: Session | None = found.session
+    if session is None:
+        return
+    session.on_ready()
+    if session.lane is found:
+        session.hub.touch(session)  # there may be more than a turn's worth
+
+
+def not_fast(*_: Any) -> None:
+    """Stand in for a hot call where there is no ring."""
+
+
+def not_sent(_: Any) -> bool:
+    """Stand in for the hot call that sends, where there is no ring."""
+    return False
 
 
 def check_size(session: Session, size_bytes: int) -> None:

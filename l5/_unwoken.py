@@ -14,6 +14,9 @@ OWED_TURNS = 4
 """So many turns of the loop an answer may take before what would go with it goes alone."""
 NAP_S = 0.001
 PARKS_MAX = 64
+"""Waits after which a task yields without waiting for anything: asyncio cancels no task whose
+future is done whenever it comes to look, and that can be so for ever where a client and its server
+take turns in one loop."""
 
 
 class Unwoken:
@@ -22,6 +25,8 @@ class Unwoken:
     poller: Poller | None
     looked_ns: int = 0
     """Time spent in `spin_on`."""
+    many_tasks: bool = True
+    """There are tasks beside the one that waits; then so many waits are followed by a yield."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,12 +92,3 @@ class Unwoken:
         """Forget an endpoint."""
         self.napping.pop(endpoint, None)
         self.polled.pop(endpoint, None)
-
-    def parked_often(self) -> bool:
-        """Count a wait; True when it is time to yield without waiting for anything.
-
-        asyncio cancels no task whose future is done whenever it comes to look, and that can be so
-        for ever where a client and its server take turns in one loop.
-        """
-        self._parks += 1
-        return self._parks % PARKS_MAX == 0

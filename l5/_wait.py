@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import threading
 import weakref
+from collections.abc import Awaitable
 from contextlib import AbstractContextManager
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,7 @@ from ._cpu import may_spin
 from ._errands import Errands
 from ._loop import Descriptor, checkpoint, current_loop_token
 from ._statistics import HubCounters
-from ._unwoken import NAP_S, Unwoken
+from ._unwoken import NAP_S, PARKS_MAX, Unwoken
 from ._waiter import AnswerWaiter, Endpoint, Waiter, WaitEvent, is_for, rang_for
 from ._watch import READABLE, WRITABLE, Watcher, make_watcher
 
@@ -63,6 +65,9 @@ def _make_bell() -> tuple[int, int]:
 
 class Hub(HubCounters, Unwoken, Errands):
     """All connections of one event loop; use `current_hub`."""
+
+    lanes: bool = hasattr(select, "epoll")
+    """Whether plain sockets may have a short way (`native/_lane.h`)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +163,8 @@ class Hub(HubCounters, Unwoken, Errands):
 
         With `spun` the caller has spun already, and the first round only looks.
         """
-        if self.parked_often():
+        self._parks += 1
+        if self._parks % PARKS_MAX == 0 and self.many_tasks:
             await self.breathe()
         while not waiter.ready:
             if self._driver is None:
@@ -167,8 +173,10 @@ class Hub(HubCounters, Unwoken, Errands):
                     await self._drive(waiter, spun)
                 finally:
                     self._driver = None
-                    self._hand_over()
-                    self._close_if_unused()
+                    if self._parked:
+                        self._hand_over()
+                    if not self._endpoints:
+                        self._close_if_unused()
                 continue
             waiter.event = self._new_event()
             self._parked[waiter] = None
@@ -190,12 +198,12 @@ class Hub(HubCounters, Unwoken, Errands):
 
     async def _drive(self, waiter: Waiter, spun: bool) -> None:
         while True:
-            progress = not spun and self._poll_rings(waiter)
+            progress = not spun and self.poller is not None and self._poll_rings(waiter)
             progress = progress or (bool(self.polled) and self.ask_patiently())
             spun = False
             if waiter.ready:
                 return
-            if progress or not self._arm_all(waiter):
+            if progress or (self._unarmed and not self._arm_all(waiter)):
                 await self.breathe()  # whoever was woken runs now; cancellation is looked for
                 if waiter.ready:
                     return
@@ -208,31 +216,28 @@ class Hub(HubCounters, Unwoken, Errands):
                 await self._nap() if self.napping else await self._sleep()
             finally:
                 waiter.asleep_in = None
-                self.slept_since(began_ns)
+                self.sleeps += 1
+                self.slept_ns += monotonic_ns() - began_ns
             self._breathed()
-            if not self._collected(waiter):
-                self.poll_events(waiter)
+            # The driver takes what it waited for, without a look at all else that may have come;
+            # not every time, for the others' sake.
+            self._shortcuts += 1
+            if self._shortcuts > SHORTCUTS_MAX:
+                self._shortcuts = 0
+            else:
+                endpoint: Any = waiter.collect()
+                if endpoint is not None:
+                    self._unarmed.add(endpoint)  # its bell has been taken
+                if waiter.ready:
+                    return
+            self.poll_events(waiter)
             if waiter.ready:
                 return
 
-    def _collected(self, waiter: Waiter) -> bool:
-        """Let the driver take what it waited for, without a look at all else that may have come.
-
-        Not every time, for the others' sake.
-        """
-        self._shortcuts += 1
-        if self._shortcuts > SHORTCUTS_MAX:
-            self._shortcuts = 0
-            return False
-        endpoint: Any = waiter.collect()
-        if endpoint is not None:
-            self._unarmed.add(endpoint)  # its bell has been taken
-        return waiter.ready
-
-    async def _sleep(self) -> None:
-        """Wait until some descriptor has news."""
+    def _sleep(self) -> Awaitable[None]:
+        """Wait until some descriptor has news; to be awaited at once."""
         assert self._descriptor is not None
-        await self._descriptor.wait_readable()
+        return self._descriptor.wait_readable()
 
     async def _nap(self) -> None:
         with self.move_on_after(NAP_S):
@@ -258,7 +263,7 @@ class Hub(HubCounters, Unwoken, Errands):
     def _poll_rings(self, waiter: Waiter) -> bool:
         """Poll all rings, spinning first; leave to the driver the frames that it takes itself."""
         if self.poller is None or not (self.poller.count or self.poller.spots):
-            return False
+            return False  # only sockets here
         ready = self.poller.ready()
         self.turn_frames = max(TURN_MIN, STREAK_MAX // max(1, len(ready)))
         own = waiter.server
@@ -301,7 +306,9 @@ class Hub(HubCounters, Unwoken, Errands):
             return
         # The driver may sleep while another task looks: then the bell is not that task's to answer.
         driver_sleeps = self._driver is not None and self._driver.asleep_in is not None
-        events = self._watcher.poll()
+        events = self._news(self._watcher, own)
+        if own is not None and waiter is not None and self.poller is not None and self.poller.hot:
+            waiter.ready = True
         self.turn_frames = max(TURN_MIN, STREAK_MAX // max(1, len(events)))
         for fd, mask in events:
             endpoint = self._endpoints.get(fd)
@@ -317,6 +324,12 @@ class Hub(HubCounters, Unwoken, Errands):
         self.run_errands()
         if driver_sleeps and self._unarmed:
             self.interrupt()  # what rang here is not armed any more: the sleeper arms it again
+
+    def _news(self, watcher: Watcher, own: object) -> list[tuple[int, int]]:
+        """Ask which descriptors have news; lanes join the poller's queue instead."""
+        if self.poller is not None and self.poller.lanes:
+            return self.poller.glance(watcher.fileno(), own)
+        return watcher.poll()
 
     async def breathe(self) -> None:
         """Let the event loop run: other tasks, cancellation, and news from descriptors."""

@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from ._requests import Request
     from ._wait import Hub
 
-__all__ = ["AnswerWaiter", "Endpoint", "WaitEvent", "Waiter", "is_for", "rang_for"]
+__all__ = [
+    "AnswerWaiter",
+    "Endpoint",
+    "LaneWaiter",
+    "WaitEvent",
+    "Waiter",
+    "is_for",
+    "note_sent",
+    "rang_for",
+]
 
 
 class Endpoint(Protocol):
@@ -101,6 +111,43 @@ class AnswerWaiter(Waiter):
             if session.patient:
                 session.wake_patient()
         return session
+
+
+class LaneWaiter(Waiter):
+    """Waits for the answer to one request on a plain socket, and reads it when it is woken."""
+
+    __slots__ = ("request", "session")
+
+    def __init__(self, session: Any) -> None:
+        self.ready = False
+        self.event = self.asleep_in = self.server = None
+        self.session: Any = session
+        self.request: Any = None
+
+    def collect(self) -> object:
+        """See `Waiter.collect`; whatever else came, the session has been told of."""
+        session = self.session
+        try:
+            reply = session.lane.collect(self.request.id)
+        except Exception as error:  # what was read is lost
+            session.fail(error)
+            return None
+        if type(reply) is bytes:
+            self.ready = True
+            session.requests.complete(self.request, reply)
+            if session.patient:
+                session.wake_patient()
+        return None
+
+
+def note_sent(session: Any, id: int) -> Request:
+    """Note a request that a hot call has sent, with what waits for its answer."""
+    if session.lane is not None:
+        waiter: Any = LaneWaiter(session)
+        waiter.request = request = session.requests.open(id, waiter, sent=True)
+        return request
+    waiter = Waiter() if session.ring is None or session.tap else AnswerWaiter(session, id)
+    return session.requests.open(id, waiter, sent=True)
 
 
 def is_for(server: object, endpoint: Any) -> bool:

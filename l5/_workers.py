@@ -33,8 +33,7 @@ from ._wait import Hub, Waiter
 
 logger = logging.getLogger("l5.server")
 
-STANDBYS_MAX = 64
-"""Workers that wait idle; more than these end when they have nothing to do."""
+STANDBYS_MAX = 64  # workers that wait idle; more than these end when they have nothing to do
 
 
 class Workers:
@@ -91,6 +90,10 @@ class Workers:
             session.reply_error(id, "ServerClosing", "this server is being stopped")
             return
         self._ready.append((session, id, payload, deadline_us))
+        self.on_news()
+
+    def on_news(self) -> None:
+        """Requests wait for the leader: here, or (so a poller says) on plain sockets."""
         if self._idle_waiter is not None:
             self._idle_waiter.wake()
 
@@ -194,11 +197,12 @@ class Workers:
         hub = self._hub
         handler = None if self._context else self._handler
         while self._leader is worker:
-            await _handler.end_cancellation(worker)
+            if worker.scope is not None and worker.scope.cancel_called:
+                await _handler.end_cancellation(worker)
             if self._ready:
                 await self._handle(worker, *self._ready.popleft())
                 continue
-            found: Any = None if hub.poller is None else hub.poller.serve(self, handler)
+            found: Any = hub.poller and hub.poller.serve(self, handler)
             if type(found) is tuple:
                 await self._go_on(worker, *cast("tuple[str, Any, int, Any, Any]", found))
             else:
@@ -233,13 +237,12 @@ class Workers:
         if found is True:
             await hub.breathe()
         elif found is not None:
-            found.session.on_ready()
+            _transmit.receive_for(found)
             if found.server is not self or hub.due():
                 await hub.breathe()  # tasks of other connections were woken: let them run
         elif not self._ready:
-            waiter = worker.waiter
+            self._idle_waiter = waiter = worker.waiter
             waiter.ready = False
-            self._idle_waiter = waiter
             try:
                 await hub.park(waiter, spun=True)
             finally:

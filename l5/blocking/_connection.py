@@ -193,7 +193,7 @@ class Connection(OpensRegions):
 
     def _start_request(self, payload: Any) -> int | None:
         """Do what a ring's hot call does, for other channels."""
-        return None if self._hub.inside else self._session.start_request(payload)
+        return None if self._hub.inside else _transmit.start_request(self._session, payload)
 
     def _request_on(self, payload: Buffer, request: Request | None, expires: float | None) -> bytes:
         engine = self._engine

@@ -172,6 +172,9 @@ class _Scope(AbstractContextManager["_Scope"]):
 class BlockingHub(Hub):
     """One connection's hub."""
 
+    lanes = False
+    many_tasks = False  # and a call without any time has one look only
+
     def __init__(self, ring: Ring | None) -> None:
         super().__init__()
         self.lock: threading.RLock = threading.RLock()
@@ -228,10 +231,6 @@ class BlockingHub(Hub):
                 self._interrupted(call, steps, error, lost)
             call.raised = None  # it refers to this frame: no cycle
             raise
-
-    def parked_often(self) -> bool:
-        """Never: there are no other tasks, and a call without any time has one look only."""
-        return False
 
     def calls_here(self) -> bool:
         """Tell whether the calling thread is in a call already: a signal handler came in."""

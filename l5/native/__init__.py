@@ -1,4 +1,4 @@
-"""The C core as Python sees it: `Ring`, `Poller`, `Slot`, `Memory` and the plain cffi `lib`.
+"""The C core as Python sees it: `Ring`, `Lane`, `Poller`, `Slot`, `Memory`, and cffi's `lib`.
 
 `available` is False where the extension could not be loaded (PyPy, or a failed build) or may not
 be (a free-threaded Python that runs without the GIL); then `reason` says why, and the socket
@@ -15,9 +15,10 @@ from .._errors import RemoteAccessError, RemoteProtocolError
 from .._interpreter import gil_missing
 
 if TYPE_CHECKING:
-    from .._fast import Latencies, Memory, Poller, Ring, Slot, Spot, set_paths
+    from .._fast import Lane, Latencies, Memory, Poller, Ring, Slot, Spot, set_paths
 
 __all__ = [
+    "Lane",
     "Latencies",
     "Memory",
     "Poller",
@@ -44,6 +45,7 @@ try:
     if lib.l5_install_fast() < 0:
         raise ImportError("the hot path could not be installed")
     from .._fast import (  # type: ignore[import-not-found,no-redef]
+        Lane,
         Latencies,
         Memory,
         Poller,

@@ -1,4 +1,5 @@
 /* Putting the module `l5._fast` into sys.modules.  Theory: _fast.h. */
+#include "_lane.h"
 #include "_spot.h"
 #include "_verbs.h"
 
@@ -45,6 +46,7 @@ static const struct {
     {"Beat", &l5_BeatType},
     {"Spot", &l5_SpotType},
     {"Latencies", &l5_LatenciesType},
+    {"Lane", &l5_LaneType},
     {"VerbsQueue", &l5_VerbsQueueType},
     {"VerbsRegion", &l5_VerbsRegionType},
     {"VerbsRequest", &l5_VerbsRequestType},

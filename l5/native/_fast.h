@@ -1,5 +1,5 @@
 /* Inside the part of the core that knows Python: `_fast.c`, `_ring.c`, `_ring_hot.c`, `_slot.c`,
- * `_poller.c`, `_members.c`, `_memory.c`, `_beat.c`.
+ * `_poller.c`, `_serve.c`, `_members.c`, `_memory.c`, `_beat.c`, `_spot.c`, `_lane*.c`.
  *
  * Only these files include Python.h.  They are compiled into the module that cffi builds;
  * `l5_install_fast` (_fast.c), called once through cffi, puts a module `l5._fast` with these types
@@ -9,6 +9,7 @@
  *   Poller  all rings of one event loop: scanning, spinning, fairness
  *   Slot    a buffer exporter over a message in place (lease) or to be (reserve)
  *   Memory  a mapping of remote memory, or of one's own that others read (region.h)
+ *   Lane    the short way of small requests over a plain socket (_lane.h)
  *   Beat    (not in the module) what the server at the other end says of its load; of Ring.heartbeat
  *
  * Why not plain cffi calls: a cffi call with a buffer costs about 200 ns and always releases the
@@ -57,6 +58,7 @@ enum sharing { ONE_THREAD = 0, LOCKED = 1, LOCKED_INSIDE = 2 };
 
 typedef struct Poller Poller;
 typedef struct Spot Spot; /* _spot.h */
+typedef struct Lane Lane; /* _lane.h */
 
 typedef struct {
     PyObject_HEAD
@@ -113,6 +115,9 @@ struct Poller {
     unsigned long thread;
     Spot **spots;          /* strong: what else is looked at */
     uint32_t spot_count, spot_room, spot_cursor;
+    Lane **lanes;          /* strong, by descriptor: where sockets have a short way */
+    Lane *hot, **hot_end;  /* a queue: those that have requests, or may have; served in turn */
+    uint32_t lane_room, lane_count, hot_count;
 };
 
 typedef struct {
@@ -182,6 +187,19 @@ PyObject *l5_spots_next(Poller *self);
 PyObject *l5_poller_add_spot(Poller *self, PyObject *const *args, Py_ssize_t count);
 PyObject *l5_poller_remove_spot(Poller *self, PyObject *spot);
 void l5_poller_drop_spot(Poller *self, Spot *spot);
+
+void l5_note_handled(Poller *self);
+
+/* _serve.c */
+PyObject *l5_hand_up(const char *what, PyObject *source, uint64_t id, PyObject *first, PyObject *second);
+PyObject *l5_handle(PyObject *source, uint64_t id, PyObject *payload, PyObject *handler);
+
+/* _lanes.c */
+extern const char l5_glance_doc[];
+PyObject *l5_lanes_turn(Poller *self, PyObject *server, PyObject *handler, int *progress);
+PyObject *l5_poller_add_lane(Poller *self, PyObject *const *args, Py_ssize_t count);
+PyObject *l5_poller_remove_lane(Poller *self, PyObject *lane);
+PyObject *l5_poller_glance(Poller *self, PyObject *const *args, Py_ssize_t count);
 
 /* _members.c */
 int l5_poller_ok(Poller *self);

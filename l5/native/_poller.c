@@ -1,10 +1,11 @@
 /* The Poller: the rings of one event loop, polled, spun for and served together.  See _fast.h. */
+#include "_lane.h"
 #include "_spot.h"
 
 /* ---- spinning ------------------------------------------------------------------------------ */
 
 /* Note that a request has been handled; handlers that take long make the loop due by time. */
-static void note_handled(Poller *self)
+void l5_note_handled(Poller *self)
 {
     uint64_t now;
 
@@ -97,87 +98,6 @@ int l5_poller_wait(Poller *self, uint64_t budget)
 
 /* ---- serving ---------------------------------------------------------------------------------- */
 
-/* Send the answer to a request; 1 sent, 0 not (the generic path must), -1 error. */
-static int answer(Ring *ring, uint64_t id, PyObject *reply)
-{
-    Py_buffer view;
-    int rc;
-
-    if (!l5_ring_ready(ring) || l5_ring_get_payload(ring, reply, &view) < 0)
-        return -1;
-    rc = ring->queued ? -EAGAIN : l5_ring_send_frame(ring, L5_RESPONSE, 0, id, &view);
-    PyBuffer_Release(&view);
-    if (rc == -EAGAIN || rc == -EMSGSIZE || rc == -EBUSY)
-        return 0;
-    if (rc) {
-        l5_ring_raise(ring, rc);
-        return -1;
-    }
-    if (ring->handling)
-        ring->handling--;
-    ring->answered++;
-    return 1;
-}
-
-/* What `serve` gives Python when it cannot go on alone; steals `first` and `second`. */
-static PyObject *hand_up(const char *what, Ring *ring, uint64_t id, PyObject *first, PyObject *second)
-{
-    return Py_BuildValue("(sOKNN)", what, ring, (unsigned long long)id, first,
-                         second ? second : Py_NewRef(Py_None));
-}
-
-/* Take the exception that is set as an object. */
-static PyObject *caught(void)
-{
-#if PY_VERSION_HEX >= 0x030c0000
-    return PyErr_GetRaisedException();
-#else
-    PyObject *type, *value, *traceback;
-
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback)
-        PyException_SetTraceback(value, traceback);
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    return value;
-#endif
-}
-
-/* Run the handler as far as it goes without suspending, and answer.  NULL without an exception:
- * answered.  The first step of a coroutine is taken here; one that suspends is handed up with what
- * it yielded, and Python goes on with it in the same task. */
-static PyObject *handle(Ring *ring, uint64_t id, PyObject *payload, PyObject *handler)
-{
-    PyObject *result = PyObject_CallOneArg(handler, payload);
-    PyObject *reply = result;
-    int sent;
-
-    if (result && !PyBytes_CheckExact(result) && PyCoro_CheckExact(result)) {
-        switch (PyIter_Send(result, Py_None, &reply)) {
-        case PYGEN_NEXT:
-            return hand_up("suspended", ring, id, result, reply);
-        case PYGEN_RETURN:
-            Py_DECREF(result);
-            break;
-        case PYGEN_ERROR:
-            Py_DECREF(result);
-            reply = NULL;
-        }
-    }
-    if (!reply) /* also what is no answer, such as KeyboardInterrupt: Python knows */
-        return hand_up("raised", ring, id, caught(), NULL);
-    if (!PyBytes_CheckExact(reply) && (reply == Py_None || !PyObject_CheckBuffer(reply)))
-        return hand_up("returned", ring, id, reply, NULL);
-    sent = answer(ring, id, reply);
-    if (sent < 0)
-        return Py_DECREF(reply), hand_up("unanswered", ring, id, caught(), NULL);
-    if (!sent)
-        return hand_up("returned", ring, id, reply, NULL);
-    Py_DECREF(reply);
-    return NULL;
-}
-
 /* Tell whether there is the room that this ring's sender missed; it is told once. */
 static int take_room(Ring *ring)
 {
@@ -218,13 +138,13 @@ static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *pr
         ring->handling++;
         self->streak++;
         if (handler == Py_None)
-            return hand_up("request", ring, frame.id, payload, NULL);
+            return l5_hand_up("request", (PyObject *)ring, frame.id, payload, NULL);
         Py_INCREF(ring); /* the handler may close it */
         l5_ring_begin_latency(ring);
-        up = handle(ring, frame.id, payload, handler);
+        up = l5_handle((PyObject *)ring, frame.id, payload, handler);
         if (!up)
             l5_ring_end_latency(ring);
-        note_handled(self);
+        l5_note_handled(self);
         Py_DECREF(ring);
         Py_DECREF(payload);
         if (up || PyErr_Occurred())
@@ -256,6 +176,8 @@ static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t co
             return up ? up : Py_NewRef(Py_True);
         }
         up = scan(self, args[0], args[1], &progress);
+        if (!up && !PyErr_Occurred() && self->hot_count)
+            up = l5_lanes_turn(self, args[0], args[1], &progress);
         if (up || PyErr_Occurred())
             return up;
         if (progress)
@@ -325,6 +247,8 @@ static int poller_traverse(Poller *self, visitproc visit, void *arg)
         Py_VISIT(self->rings[i]);
     for (uint32_t i = 0; i < self->spot_count; i++)
         Py_VISIT((PyObject *)self->spots[i]);
+    for (uint32_t fd = 0; fd < self->lane_room; fd++)
+        Py_VISIT((PyObject *)self->lanes[fd]);
     return 0;
 }
 
@@ -334,6 +258,9 @@ static int poller_clear(Poller *self)
         l5_poller_drop(self, self->rings[self->total - 1]);
     while (self->spot_count)
         l5_poller_drop_spot(self, self->spots[self->spot_count - 1]);
+    for (uint32_t fd = 0; fd < self->lane_room; fd++)
+        if (self->lanes[fd])
+            l5_poller_drop_lane(self, self->lanes[fd]);
     return 0;
 }
 
@@ -343,6 +270,7 @@ static void poller_dealloc(Poller *self)
     PyMem_Free(self->channels);
     PyMem_Free(self->rings);
     PyMem_Free(self->spots);
+    PyMem_Free(self->lanes);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -356,6 +284,8 @@ static PyMemberDef poller_members[] = {
     {"total", T_UINT, offsetof(Poller, total), READONLY, "rings, with those that rest"},
     {"spots", T_UINT, offsetof(Poller, spot_count), READONLY, "what else is looked at"},
     {"spinning", T_BOOL, offsetof(Poller, spinning), READONLY, "a thread spins; no other may come in"},
+    {"lanes", T_UINT, offsetof(Poller, lane_count), READONLY, "plain sockets with a short way"},
+    {"hot", T_UINT, offsetof(Poller, hot_count), READONLY, "lanes that have requests, or may have"},
     {"budget_ns", T_ULONGLONG, offsetof(Poller, budget_ns), 0, "spin budget"},
     {"yield_only", T_INT, offsetof(Poller, yield_only), 0, "never spin, only yield"},
     {"shared", T_INT, offsetof(Poller, shared), 0, "any thread may use it that holds the connection's lock"},
@@ -371,6 +301,9 @@ static PyMethodDef poller_methods[] = {
     {"remove", (PyCFunction)l5_poller_remove, METH_O, "remove(ring)"},
     {"add_spot", (PyCFunction)(void (*)(void))l5_poller_add_spot, METH_FASTCALL, "add_spot(spot, session)"},
     {"remove_spot", (PyCFunction)l5_poller_remove_spot, METH_O, "remove_spot(spot)"},
+    {"add_lane", (PyCFunction)(void (*)(void))l5_poller_add_lane, METH_FASTCALL, "add_lane(lane, session)"},
+    {"remove_lane", (PyCFunction)l5_poller_remove_lane, METH_O, "remove_lane(lane)"},
+    {"glance", (PyCFunction)(void (*)(void))l5_poller_glance, METH_FASTCALL, l5_glance_doc},
     {"serve", (PyCFunction)(void (*)(void))poller_serve, METH_FASTCALL, serve_doc},
     {"ready", (PyCFunction)poller_ready, METH_NOARGS, "ready() -> sessions whose rings or spots have something"},
     {"breathe", (PyCFunction)poller_breathe, METH_NOARGS, "The event loop has run."},

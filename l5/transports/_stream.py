@@ -14,18 +14,21 @@ that.
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
+from .. import native
 from .._errors import MessageTooLarge, RemoteProtocolError
 from .._frames import DEADLINE, HEADER, HEADER_BYTES, Kind, check_header, parse_header
 from ..abc import Channel, Frame
 from ._parting import part, resets
 
 if TYPE_CHECKING:
+    from .._fast import Lane
     from ..abc import Buffer
     from ._tls import TLSSocket
 
@@ -90,6 +93,8 @@ class StreamChannel(Channel):
         self._receive_limit = receive_limit
         self._closed = False
         self._rest: memoryview | None = None
+        self._failure = 0
+        self._lane: Lane | None = None
         self._start = self._end = 0
         self._drained = False
         self._capacity = min(_BUFFER_BYTES, receive_limit + HEADER_BYTES)
@@ -116,8 +121,14 @@ class StreamChannel(Channel):
             raise self._broken() from error
         # step 22 (both, socket): a frame is sent, or some of it
         if sent != size + HEADER_BYTES:
-            self._rest = memoryview(data)[sent:]
+            self.keep_rest(memoryview(data)[sent:])
         return True
+
+    def keep_rest(self, rest: Buffer) -> None:
+        """Send these bytes, the rest of a frame, before anything else."""
+        self._rest = memoryview(rest)
+        if self._lane is not None:
+            self._lane.unsent = 1
 
     def _send_vector(self, header: bytes, payload: memoryview, size: int) -> bool:
         try:
@@ -127,10 +138,10 @@ class StreamChannel(Channel):
         except OSError as error:
             raise self._broken() from error
         if sent < HEADER_BYTES:
-            self._rest = memoryview(b"".join((header[sent:], payload)))
+            self.keep_rest(b"".join((header[sent:], payload)))
         elif sent != size + HEADER_BYTES:
             rest = payload.cast("B")[sent - HEADER_BYTES :]
-            self._rest = memoryview(bytes(rest))  # the payload is the caller's again
+            self.keep_rest(bytes(rest))  # the payload is the caller's again
         return True
 
     @property
@@ -151,6 +162,8 @@ class StreamChannel(Channel):
             self._rest = rest[sent:]
             return False
         self._rest = None
+        if self._lane is not None:
+            self._lane.unsent = 0
         return True
 
     # -- receiving
@@ -170,6 +183,8 @@ class StreamChannel(Channel):
                     stop = begin + size
                     if size == available:
                         self._start = self._end = 0
+                        if self._lane is not None:
+                            self._lane.held = 0
                     else:
                         self._start = stop
                     payload = self._view[begin:stop].tobytes()
@@ -183,6 +198,8 @@ class StreamChannel(Channel):
 
     def _fill(self, needed: int) -> bool:
         """Read once into the buffer, with room for `needed` bytes; False if nothing came."""
+        if self._lane is not None and self._take_from(self._lane):
+            return True
         end = self._end
         if end:
             room = self._make_room(needed)
@@ -200,7 +217,36 @@ class StreamChannel(Channel):
         # step 23 (both, socket): something is received, and not looked at
         self._end = end + count
         self._drained = end + count != self._capacity
+        if self._lane is not None:
+            self._lane.held = 1
         return True
+
+    # -- the lane
+
+    def make_lane(self) -> Lane | None:
+        """Return the short way over this socket, which is used beside this channel from now on."""
+        if native.available and type(self) is StreamChannel and not self._closed:
+            self._lane = native.Lane(self.fileno(), self._send_limit, self._receive_limit)
+            self._lane.held = int(self._end != self._start)
+            self._lane.unsent = int(self._rest is not None)
+        return self._lane
+
+    def feed(self, data: bytes, error: int) -> None:
+        """(While the buffer is empty) take what the lane read, or the error that it met."""
+        size = len(data)
+        self._view[:size] = data
+        self._start, self._end = 0, size
+        self._drained, self._failure = False, error
+
+    def _take_from(self, lane: Lane) -> bool:
+        """Do as if this had been read here: what the lane has not handled, or its error."""
+        if self._failure:
+            raise self._broken() from OSError(self._failure, os.strerror(self._failure))
+        rest = lane.take_rest() if lane.has_rest else None
+        if rest is not None:
+            self.feed(rest, 0)
+            lane.held = 1
+        return rest is not None
 
     def _make_room(self, needed: int) -> memoryview:
         """Move what is not consumed to the front, into a larger buffer if it has to be."""
@@ -232,7 +278,7 @@ class StreamChannel(Channel):
         """Tell whether a whole frame (or a bad header) is buffered; never asks the socket."""
         available = self._end - self._start - HEADER_BYTES
         if available < 0:
-            return False
+            return self._lane is not None and (self._failure != 0 or self._lane.has_rest)
         size = HEADER.unpack_from(self._buffer, self._start)[0]
         return size <= available or size > self._receive_limit
 
@@ -261,6 +307,8 @@ class StreamChannel(Channel):
     def forget(self) -> None:
         self._closed = True
         self._rest = None
+        if self._lane is not None:
+            self._lane.close()
         self._socket.close()
 
 

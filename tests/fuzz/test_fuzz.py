@@ -28,6 +28,7 @@ BROKEN_C = {
         "if (read - channel->tx_read_cached > used || (read & (L5_ALIGN - 1)))",
         "if (read & (L5_ALIGN - 1))",
     ),
+    "stream": ("l5/native/stream.c", "if (size > bytes - L5_HEADER_BYTES || ", "if ("),
     "segment": ("l5/native/segment.c", "F_SEAL_FUTURE_WRITE | F_SEAL_SEAL", "F_SEAL_SEAL"),
     "service": (
         "l5/native/service_settle.c",
