@@ -16,6 +16,7 @@ from l5._frames import Kind, check_header, pack_header, parse_header
 from l5._hello import Limits
 from l5._options import Options
 from l5._session import Session
+from l5._transmit import start_request
 
 from ._steps import Steps
 
@@ -137,7 +138,7 @@ class _World:
         how = steps.number()
         if self.session.state != "OPEN" or self.server is not None:
             return
-        id = self.session.start_request(b"question")
+        id = start_request(self.session, b"question")
         if id is not None:
             waiter: Any = SimpleNamespace(wake=lambda: None)
             request = self.session.requests.open(id, waiter, streaming=bool(how & 1))
