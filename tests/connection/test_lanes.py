@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ class Peer:
 @asynccontextmanager
 async def asked(
     handler: Any, kind: str, folder: Path, **options: Any
-) -> AsyncIterator[tuple[Peer, Any, l5.Server]]:
+) -> AsyncGenerator[tuple[Peer, Any, l5.Server]]:
     """A server with one raw client: the client, the server's session, the server."""
     async with l5.serve(handler, url(kind, folder), transports=kind, **options) as server:
         async with raw(server.urls[0]) as stream:
@@ -95,7 +95,7 @@ async def asked(
 @asynccontextmanager
 async def answered_by(
     script: Callable[[Peer], Any],
-) -> AsyncIterator[tuple[l5.Connection, Any]]:
+) -> AsyncGenerator[tuple[l5.Connection, Any]]:
     """A client whose server is `script`: the connection and its lane."""
 
     async def answer(stream: anyio.abc.SocketStream, _: Hello) -> None:
@@ -119,7 +119,7 @@ async def test_requests_take_the_short_way(kind: str, tmp_path: Path) -> None:
     async with l5.serve(echo, url(kind, tmp_path), transports=kind) as server:
         async with await l5.connect(server.urls[0], transports=kind) as connection:
             lane: Any = connection._session.lane
-            (session,) = server._sessions
+            session: Any = next(iter(server._sessions))
             calls = lane.calls
             for number in range(50):
                 assert await connection.request(b"%d" % number) == b"%d" % number
@@ -171,6 +171,7 @@ async def test_what_is_behind_a_request_is_kept_in_order(kind: str, tmp_path: Pa
     sizes[100] = 30_000  # longer than one read
     stream = b"".join(ask(n, bytes([n & 255]) * size) for n, size in enumerate(sizes, 1))
     async with asked(echo, kind, tmp_path, in_flight_max=400) as (peer, session, _):
+        got: list[tuple[int, bytes]] = []
         async with anyio.create_task_group() as group:
             group.start_soon(peer.stream.send, stream)
             got = await peer.answers(len(sizes))
@@ -298,7 +299,11 @@ async def test_handlers_that_suspend_raise_or_answer_oddly(kind: str, tmp_path: 
 async def test_a_peer_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
     kind = "unix"  # over TCP a window that is full opens slowly
     big = bytes(4_000)
-    async with asked(lambda _: big, kind, tmp_path, in_flight_max=5000) as (lazy, session, server):
+
+    def handle(_: bytes) -> bytes:
+        return big
+
+    async with asked(handle, kind, tmp_path, in_flight_max=5000) as (lazy, session, server):
         session.channel._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         await lazy.stream.send(b"".join(ask(n) for n in range(1, 401)))
         with anyio.fail_after(20):
@@ -500,7 +505,8 @@ async def test_a_request_that_the_socket_takes_in_part(kind: str, tmp_path: Path
                     for n in range(40):
                         group.start_soon(one, n)
             assert [got[n] for n in range(40)] == payloads
-            assert not connection._session.lane.unsent
+            lane: Any = connection._session.lane
+            assert not lane.unsent
 
 
 @over
