@@ -78,6 +78,12 @@ def compile_here(tests):
         [*python, "pytest", "-q", "--collect-only", *tests],  # pytest compiles tests its own way
     ):
         subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    build = (
+        "import sys, pathlib; from tests.pages.torture import build_library as build; "
+        "build(pathlib.Path(sys.argv[1]))"
+    )
+    subprocess.run([sys.executable, "-c", build, str(RESULTS)], cwd=ROOT, check=True)
 
 
 def command_for(name, machines, folders, packages, arguments):
@@ -88,6 +94,7 @@ def command_for(name, machines, folders, packages, arguments):
     command += ["--nodes", str(machines), "--timeout", str(TESTS_S)]
     command += ["--env", f"PYTHONPATH={packages}", "--env", "L5_RDMA_TESTS=1"]
     command += ["--env", "PYTHONDONTWRITEBYTECODE=1"]
+    command += ["--env", f"L5_PAGE_LIBRARY={RESULTS / 'page_library.so'}"]
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"]
     tests += ["--durations=8", "--junitxml=/run/softroce/out/junit.xml", *folders, *arguments]
     if machines == 2:
