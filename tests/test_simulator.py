@@ -90,7 +90,8 @@ def test_who_waits_for_a_lock_is_busy() -> None:
 def found() -> dict[tuple[str, float, int], dict[str, Result]]:
     """All methods where the paper tells who wins; a few seconds of work."""
     result: dict[tuple[str, float, int], dict[str, Result]] = {}
-    for scale, share, clients in (("1e-05", 0.0, 16), ("1e-05", 0.0, 128), ("0.01", 0.1, 256)):
+    settings = [("1e-05", 0.0, 16), ("1e-05", 0.0, 128), ("0.01", 0.0, 64), ("pl", 0.0, 64)]
+    for scale, share, clients in [*settings, ("0.01", 0.1, 256), ("pl", 0.1, 256)]:
         setting = Setting(PAPER[scale], 28, clients, share, warm_up_s=0.12, seconds=0.18)
         result[scale, share, clients] = {
             name: simulate(METHODS[name], setting) for name in (*NAMES, methods.ADAPTIVE)
@@ -138,9 +139,24 @@ def test_taken_literally_little_is_offloaded(found: Found) -> None:
     assert many[methods.LITERAL].offloaded < 0.25
 
 
-def test_with_many_large_inserts_algorithm_1_loses_to_offloading_alone(found: Found) -> None:
-    """The paper's exception, nine searches to one insert at 0.01: not one of the default policy."""
-    mixed = found["0.01", 0.1, 256]
+@pytest.mark.parametrize(("scale", "clients"), [("1e-05", 128), ("0.01", 64), ("pl", 64)])
+def test_searches_alone_go_fastest_where_clients_adapt(
+    found: Found, scale: str, clients: int
+) -> None:
+    """The paper's order: polling for so many last, the adaptive method first, at each scale."""
+    rates = {name: result.rate for name, result in found[scale, 0.0, clients].items()}
+    assert min(rates, key=lambda name: rates[name]) == methods.FAST
+    assert max(rates, key=lambda name: rates[name]) == methods.ADAPTIVE
+    assert rates[methods.LITERAL] > rates[methods.EVENT]
+
+
+@pytest.mark.parametrize("scale", ["0.01", "pl"])
+def test_with_many_inserts_algorithm_1_loses_to_offloading_alone(found: Found, scale: str) -> None:
+    """The paper's exceptions, nine searches to one insert with 256 clients.
+
+    The default policy is within a few parts in a hundred of the better one there.
+    """
+    mixed = found[scale, 0.1, 256]
     assert mixed[methods.LITERAL].rate < mixed[methods.MULTI].rate
     assert mixed[methods.ADAPTIVE].rate >= 0.97 * mixed[methods.MULTI].rate
 
