@@ -130,6 +130,7 @@ async def test_a_hundred_who_never_speak(url: str) -> None:
             await anyio.sleep(0.001)
         async with await l5.connect(server.urls[0], **patient) as client:
             assert await client.request(b"in spite of them") == b"in spite of them"
+        group.cancel_scope.cancel()
 
 
 async def test_a_client_that_never_finishes_its_upgrade(url: str) -> None:
