@@ -1,9 +1,10 @@
 """Messages over shared memory and sockets, beside the usual ways to pass them between processes.
 
 Goals: M1 requests on asyncio, also against uvloop at its best (M1b, both ends on one processor); M2
-on trio; M3 a service in C; M4 one-way bandwidth; M5 beside a busy process; M6 several clients; M7
-an idle pair; M8 sockets through l5. Those that begin with "peers" compare with every system that is
-installed. What each number means is told in docs/performance.md.
+on trio; M3 a service in C; M4 one-way bandwidth; M5 beside a busy process; M6 several clients; M6b
+many requests of one client at once; M7 an idle pair; M8 sockets through l5. Those that begin with
+"peers" compare with every system that is installed. What each number means is told in
+docs/performance.md.
 
 Server and clients are processes of their own; they stay connected while the sides take turns.
 """
@@ -18,6 +19,7 @@ from benchmarks._cases import (
     BANDWIDTH,
     CPU,
     FAIRNESS,
+    MESSAGES,
     P50,
     P99,
     RATE,
@@ -37,7 +39,7 @@ from benchmarks.messaging_peers.pair import Spec, WorkerFailed
 MIB = 1 << 20
 
 COUNTS = (1, 2, 4, 8, 16, 32)
-FULL = Size(ROUNDS, REPEATS, 0.5, (2, 8), COUNTS, 64 * MIB, 256 * MIB)
+FULL = Size(ROUNDS, REPEATS, 0.5, COUNTS, COUNTS, 64 * MIB, 256 * MIB)
 QUICK = Size(1, 0, 0.02, (2,), (2,), 4 * MIB, 8 * MIB)
 
 
@@ -157,6 +159,18 @@ def m6(size: Size, folder: str) -> Iterator[Case]:
         yield Case(f"request/asyncio/{clients}-clients", ours, [Peer(peer, "M6")], (RATE, FAIRNESS))
 
 
+def m6b(size: Size, folder: str) -> Iterator[Case]:
+    def side(name: str, window: int, **options: object) -> Spec:
+        return Spec(name, "ours_many", options={"window": window, **options}, what=("transfer",))
+
+    peers = [Peer(side("l5 shm, one at a time", 1), "M6b")]
+    yield Case("request-many/asyncio", side("l5 shm, 64 at once", 64), peers, (MESSAGES,))
+    library = {"library": native_echo.build(folder)}
+    ours = side("l5 shm, 64 at once, handler in C", 64, **library)
+    peers = [Peer(side("l5 shm, one at a time, handler in C", 1, **library))]
+    yield Case("request-many/native", ours, peers, (MESSAGES,))
+
+
 def m7(size: Size, folder: str) -> Iterator[Case]:
     limit = Limit("what the goal allows", "M7", {"cpu_percent": 1.0, "wake_ups": 1.0})
     for backend in ("asyncio", "trio"):
@@ -183,6 +197,7 @@ CASES: dict[str, Callable[[Size, str], Iterator[Case]]] = {
     "M4": m4,
     "M5": m5,
     "M6": m6,
+    "M6b": m6b,
     "M7": m7,
     "M8": m8,
     **side_by_side.CASES,

@@ -239,6 +239,9 @@ class Poller:
     total: int
     budget_ns: int
     yield_only: int
+    movable: int
+    moves: int
+    crowd: int
     shared: int
     spun_total_ns: int
     spins: int

@@ -124,6 +124,7 @@ class Hub(HubCounters, Unwoken, Errands):
         if self.poller is None:
             self.poller = native.Poller(0)
             self.poller.yield_only = not may_spin()
+            self.poller.movable = os.cpu_count() or 0
         self.poller.budget_ns = max(self.poller.budget_ns, spin_us * 1000)
         return self.poller
 

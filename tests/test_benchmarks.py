@@ -383,6 +383,7 @@ GOALS_OF_ROWS = {
     "M4": {("one-way/hot/views", "bandwidth"), ("one-way/cold/copies", "bandwidth")},
     "M5": {("request/asyncio/beside-hog", "p99"), ("request/asyncio/one-core", "round trips")},
     "M6": {("request/asyncio/2-clients", "slowest over mean client")},
+    "M6b": {("request-many/asyncio", "messages")},
     "M7": {("idle/asyncio", "processor time"), ("idle/trio", "wake-ups")},
     "M8": {("request/asyncio/tcp", "round trips"), ("request/trio/unix", "round trips")},
     "peers-bandwidth": {("peers/one-way", "bandwidth")},

@@ -1,5 +1,5 @@
 /* Inside the part of the core that knows Python: `_fast.c`, `_ring.c`, `_ring_hot.c`, `_slot.c`,
- * `_poller.c`, `_serve.c`, `_members.c`, `_memory.c`, `_beat.c`, `_spot.c`, `_lane*.c`.
+ * `_poller.c`, `_poller_wait.c`, `_serve.c`, `_members.c`, `_memory.c`, `_beat.c`, `_spot.c`, `_lane*.c`.
  *
  * Only these files include Python.h.  They are compiled into the module that cffi builds;
  * `l5_install_fast` (_fast.c), called once through cffi, puts a module `l5._fast` with these types
@@ -39,10 +39,19 @@ enum {
     TURN_MAX_NS = 500000,    /* handling requests before the event loop must run */
     SLOW_HANDLER_NS = 10000, /* from here on the clock is read for every request */
     CLOCK_EVERY_MAX = 16,    /* else for one in so many: reading it costs as much as a cache line */
-    SPUN_MAX_NS = 100000,    /* spinning and yielding before the event loop must run */
-    YIELD_LONG_NS = 500000,  /* a yield that takes longer has let a stranger run, */
-    YIELD_PAUSE = 4,         /* and there is none for so many times what it took */
-    MIXED_SPIN_NS = 20000,   /* a spin while some peers are on our own CPU */
+    SPUN_MAX_NS = 100000,    /* spinning before the event loop must run */
+    YIELDED_MAX_NS = 4000000, /* yielding: others have the CPU meanwhile, and caches to be filled again */
+    YIELD_LONG_NS = 1200000, /* a yield that takes longer has let a stranger run, */
+    YIELD_EACH_NS = 1200000, /* or others of the crowd, so much longer for each, */
+    YIELD_PAUSE = 4,         /* and there is none for so many times what it took, */
+    YIELD_PAUSE_MAX = 64,    /* or twice as many each time that it happens again */
+    CROWD_NS = 4000,         /* a yield that takes longer has let others run */
+    CROWD_TURN_NS = 1000000, /* a client of a crowd yields after so long */
+    CROWD_WAITS = 4,         /* waits in vain, one after another, before the server of a crowd sleeps */
+    MOVE_NS = 1000000,       /* between two moves to another CPU: the scheduler may move us back */
+    TURN_SHARE = 2,          /* answers to each client on another CPU before those on ours have a turn */
+    NEAR_SPIN_NS = 3000,     /* a spin while some peers are on our own CPU, before they have it */
+    MIXED_SPIN_NS = 20000,   /* and in all, when they did not want it */
     FRAME_COST = 64,         /* what a data message costs of its window beside its payload */
     COLD_BYTES = 4 << 20,    /* a target filled further than that in a row is in no cache */
     RINGS_MAX = 65536,
@@ -83,6 +92,7 @@ typedef struct {
     uint64_t spin_ns;      /* budget of this connection's own waits */
     unsigned int queued;   /* tasks that wait for room: the hot path does not push in before them */
     unsigned int partials; /* half-received messages: a frame without MORE may be the end of one */
+    int sends_on;          /* (serving) its next request was there before it could have had our answer */
     int credit_owed;       /* a CREDIT found no room: the generic path sends it */
     uint64_t frames_sent, frames_received, bytes_sent, bytes_received, calls;
     const char *target_end; /* behind what receive_into wrote last; */
@@ -101,10 +111,19 @@ struct Poller {
     char spinning;         /* the GIL may be released: no one else may come in */
     uint32_t streak;
     uint32_t breaths;      /* how often the loop ran */
-    uint64_t spun_ns;      /* since the loop last ran */
+    uint64_t spun_ns, yielded_ns; /* since the loop last ran */
     uint64_t spun_total_ns, spins;     /* what waiting cost; counted where nothing was there yet */
     uint64_t yielded_total_ns, yields;
     uint64_t yield_after_ns; /* no yielding before */
+    uint32_t yield_pause;  /* for how many times what the next long one takes; 0: the last was not long */
+    int crowded;           /* others ran when we yielded last, and gave the CPU back */
+    uint32_t crowd;        /* clients of our server, as it says, this one included */
+    uint32_t serving;      /* our own clients in use */
+    uint32_t movable;      /* CPUs of the machine, if we may leave one; 0: never */
+    uint32_t waits;        /* in vain, since a message came */
+    uint64_t moves, move_after_ns, turn_since_ns;
+    int owes_turn;         /* a peer on our CPU is awake and has its answer, but not the CPU */
+    uint32_t since_turn, turn_every; /* answers to peers elsewhere since such a one had it, and how many they get */
     uint64_t turn_ns;      /* when the clock was first read in this turn of the loop; 0: not yet */
     uint64_t clock_ns;     /* when it was last read */
     uint32_t clock_every, clock_in;
@@ -176,8 +195,10 @@ PyObject *l5_ring_tell(Ring *self, PyObject *const *args, Py_ssize_t count);
 PyObject *l5_ring_reserve(Ring *self, PyObject *size);
 PyObject *l5_ring_lease(Ring *self, PyObject *ignored);
 
-/* _poller.c */
+/* _poller_wait.c */
 int l5_poller_wait(Poller *self, uint64_t budget);
+void l5_poller_give_turn(Poller *self);
+void l5_poller_look_around(Poller *self);
 
 /* _spot.c */
 int l5_spots_news(const Poller *self);
@@ -250,7 +271,8 @@ static inline uint64_t l5_data_cost(uint64_t size, uint64_t window)
 /* Tell whether the event loop must run before the next message. */
 static inline int l5_poller_due(const Poller *self)
 {
-    return self->streak >= STREAK_MAX || self->spun_ns >= SPUN_MAX_NS || self->overdue;
+    return self->streak >= STREAK_MAX || self->spun_ns >= SPUN_MAX_NS || self->yielded_ns >= YIELDED_MAX_NS ||
+           self->overdue;
 }
 
 #endif

@@ -2,8 +2,6 @@
 #include "_lane.h"
 #include "_spot.h"
 
-/* ---- spinning ------------------------------------------------------------------------------ */
-
 /* Note that a request has been handled; handlers that take long make the loop due by time. */
 void l5_note_handled(Poller *self)
 {
@@ -25,77 +23,6 @@ void l5_note_handled(Poller *self)
     self->overdue = now - self->turn_ns > TURN_MAX_NS;
 }
 
-static int look(Poller *self, uint64_t budget, uint64_t *spent)
-{
-    if (self->spot_count)
-        return l5_spots_spin(self, budget, spent);
-    return l5_spin(self->channels, self->count, budget, spent);
-}
-
-static int spin(Poller *self, uint64_t budget)
-{
-    uint64_t first = budget < GIL_HOLD_NS ? budget : GIL_HOLD_NS;
-    uint64_t spent = 0;
-    int found = look(self, first, &spent);
-
-    if (!found && budget > first) {
-        Py_BEGIN_ALLOW_THREADS
-        found = look(self, budget - first, &spent);
-        Py_END_ALLOW_THREADS
-    }
-    self->spins++;
-    self->spun_ns += spent;
-    self->spun_total_ns += spent;
-    return found;
-}
-
-/* Let a peer on our CPU run.  When that takes long, a stranger has run, too: since Linux 6.18 who
- * yields forfeits a whole slice to it.  Then it is not tried again for a while, for a sleeper is
- * woken sooner than that. */
-static int yield(Poller *self)
-{
-    uint64_t begun = l5_now_ns();
-    uint64_t taken;
-    int found;
-
-    if (begun < self->yield_after_ns)
-        return 0;
-    Py_BEGIN_ALLOW_THREADS
-    found = l5_yield_twice(self->channels, self->count) || l5_spots_news(self);
-    Py_END_ALLOW_THREADS
-    taken = l5_now_ns() - begun;
-    if (taken > YIELD_LONG_NS)
-        self->yield_after_ns = begun + taken + YIELD_PAUSE * taken;
-    self->yields++;
-    self->spun_ns += taken;
-    self->yielded_total_ns += taken;
-    return found;
-}
-
-/* Wait for news of the rings, by spinning for at most `budget` or by yielding; 1 when there are.  A
- * spin keeps those peers from answering that are on our CPU: for some of them, it is a short one. */
-int l5_poller_wait(Poller *self, uint64_t budget)
-{
-    uint32_t near, far;
-    int found = 0;
-
-    if (l5_channels_news(self->channels, self->count) || l5_spots_news(self))
-        return 1;
-    if (!self->count && !self->spot_count)
-        return 0;
-    near = l5_channels_near(self->channels, self->count, &far);
-    far += self->spot_count; /* their peers are on other machines */
-    if (near && budget > MIXED_SPIN_NS)
-        budget = MIXED_SPIN_NS;
-    self->spinning = 1;
-    if (!self->yield_only && (far || !near))
-        found = spin(self, budget);
-    if (!found && (near || self->yield_only))
-        found = yield(self);
-    self->spinning = 0;
-    return found;
-}
-
 /* ---- serving ---------------------------------------------------------------------------------- */
 
 /* Tell whether there is the room that this ring's sender missed; it is told once. */
@@ -113,15 +40,18 @@ static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *pr
 {
     struct l5_frame frame;
     uint32_t count = self->count;
+    int cpu = l5_cpu();
 
     for (uint32_t i = 0; i < count && i < self->count; i++) {
         uint32_t at = self->cursor + 1 < self->count ? self->cursor + 1 : 0;
         Ring *ring = self->rings[at];
         PyObject *payload, *up;
+        uint64_t bells;
         int rc;
 
         self->cursor = at;
         if (!l5_channel_ready(&ring->channel)) {
+            ring->sends_on = 0;
             if (!take_room(ring))
                 continue;
             *progress = 1;
@@ -135,15 +65,23 @@ static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *pr
         payload = l5_ring_take(ring, &frame);
         if (!payload)
             return NULL;
+        if (ring->sends_on)
+            l5_channel_prefetch(&ring->channel);
+        ring->sends_on = 1;
         ring->handling++;
         self->streak++;
         if (handler == Py_None)
             return l5_hand_up("request", (PyObject *)ring, frame.id, payload, NULL);
         Py_INCREF(ring); /* the handler may close it */
         l5_ring_begin_latency(ring);
+        bells = ring->channel.bells_rung;
         up = l5_handle((PyObject *)ring, frame.id, payload, handler);
         if (!up)
             l5_ring_end_latency(ring);
+        if (cpu < 0 || ring->channel.peer_cpu != cpu)
+            self->since_turn++;
+        else if (ring->channel.bells_rung == bells)
+            self->owes_turn = 1;
         l5_note_handled(self);
         Py_DECREF(ring);
         Py_DECREF(payload);
@@ -180,10 +118,15 @@ static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t co
             up = l5_lanes_turn(self, args[0], args[1], &progress);
         if (up || PyErr_Occurred())
             return up;
-        if (progress)
+        if (progress) {
+            self->waits = 0;
+            l5_poller_give_turn(self);
             continue;
-        if (!(self->count || self->spot_count) || !self->budget_ns || !l5_poller_wait(self, self->budget_ns))
+        }
+        if (!(self->count || self->spot_count) || !self->budget_ns)
             Py_RETURN_NONE;
+        if (!l5_poller_wait(self, self->budget_ns)) /* a client of a crowd may not have the CPU just now */
+            return Py_NewRef(self->serving > 1 && ++self->waits < CROWD_WAITS ? Py_True : Py_None);
         up = l5_spots_next(self);
         if (up)
             return up;
@@ -216,11 +159,13 @@ static PyObject *poller_ready(Poller *self, PyObject *Py_UNUSED(ignored))
 static PyObject *poller_breathe(Poller *self, PyObject *Py_UNUSED(ignored))
 {
     self->streak = 0;
-    self->spun_ns = 0;
+    self->spun_ns = self->yielded_ns = 0;
     self->turn_ns = 0;
     self->overdue = 0;
     if (++self->breaths % REST_EVERY == 0 && self->count > REST_ABOVE && !self->spinning)
         l5_poller_rest(self);
+    if (!self->spinning)
+        l5_poller_look_around(self);
     Py_RETURN_NONE;
 }
 
@@ -288,11 +233,14 @@ static PyMemberDef poller_members[] = {
     {"hot", T_UINT, offsetof(Poller, hot_count), READONLY, "lanes that have requests, or may have"},
     {"budget_ns", T_ULONGLONG, offsetof(Poller, budget_ns), 0, "spin budget"},
     {"yield_only", T_INT, offsetof(Poller, yield_only), 0, "never spin, only yield"},
+    {"movable", T_UINT, offsetof(Poller, movable), 0, "CPUs of the machine, if we may leave one; 0: never"},
     {"shared", T_INT, offsetof(Poller, shared), 0, "any thread may use it that holds the connection's lock"},
     {"spun_total_ns", T_ULONGLONG, offsetof(Poller, spun_total_ns), READONLY, "time spent spinning"},
     {"spins", T_ULONGLONG, offsetof(Poller, spins), READONLY, "how often it had to spin"},
     {"yielded_total_ns", T_ULONGLONG, offsetof(Poller, yielded_total_ns), READONLY, "time spent yielding"},
     {"yields", T_ULONGLONG, offsetof(Poller, yields), READONLY, "how often it yielded instead"},
+    {"moves", T_ULONGLONG, offsetof(Poller, moves), READONLY, "how often it left its server's CPU"},
+    {"crowd", T_UINT, offsetof(Poller, crowd), READONLY, "clients of the same server, as that says"},
     {NULL, 0, 0, 0, NULL},
 };
 

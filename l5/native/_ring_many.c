@@ -1,6 +1,8 @@
 /* Many messages in one call into C.  See _fast.h. */
 #include "_fast.h"
 
+enum { SOME = 8, RELAX_EACH = 8, WAITS = 8 };
+
 /* Requests that are sent together, by their place in the caller's tuple: [start, sent) are on their way
  * or answered, `done` of them answered. */
 struct batch {
@@ -62,6 +64,27 @@ static Py_ssize_t take_some(Ring *self, struct batch *batch)
     return rc < 0 ? -1 : taken;
 }
 
+/* Leave the lines alone in which the next answers are being written: each look at one takes it from the
+ * peer, who has to fetch it back for the next message.  While enough is under way nobody waits for us. */
+static void let_some_come(const struct batch *batch, Py_ssize_t taken)
+{
+    Py_ssize_t under_way = batch->sent - batch->start - batch->done;
+
+    if (taken < SOME && under_way > 2 * SOME)
+        for (int i = 0; i < SOME * RELAX_EACH; i++)
+            l5_relax();
+}
+
+/* Wait for an answer; longer than for a single request, for the way by the event loop costs each of the
+ * requests that are under way as much as a wake-up. */
+static int wait_for_some(Ring *self)
+{
+    for (int i = 0; self->spin_ns && i < WAITS; i++)
+        if (l5_poller_wait(self->poller, self->spin_ns))
+            return l5_channel_ready(&self->channel);
+    return 0;
+}
+
 /* Send and take until all is answered, or something else is to do first. */
 static int exchange(Ring *self, struct batch *batch)
 {
@@ -73,16 +96,11 @@ static int exchange(Ring *self, struct batch *batch)
         if (batch->sent - batch->start == batch->done || !self->open || !self->poller)
             return 0;
         taken = take_some(self, batch);
-        if (taken < 0)
-            return -1;
-        if (!taken && (!self->spin_ns || !l5_poller_wait(self->poller, self->spin_ns) ||
-                       !l5_channel_ready(&self->channel)))
-            return 0;
-        if (!taken) {
+        if (!taken && wait_for_some(self))
             taken = take_some(self, batch);
-            if (taken <= 0)
-                return (int)taken;
-        }
+        if (taken <= 0)
+            return (int)taken;
+        let_some_come(batch, taken);
     }
 }
 

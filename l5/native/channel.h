@@ -8,7 +8,7 @@
  *            +128  s2c.read    the client's read position         (client writes)
  *            +192  client.armed                  (client sets, server takes)
  *            +256  server.armed                  (server sets, client takes)
- *            +320  server.status: sequence, busy share, when    (server writes)
+ *            +320  server.status: sequence, busy share, when; crowd    (server writes)
  *   P        ring c2s: client to server   [R bytes][mirror of the same R bytes]
  *   P + R    ring s2c: server to client   [R bytes][mirror]
  *
@@ -49,6 +49,7 @@
 #define L5_HEADER_BYTES 16u
 #define L5_PREFIX_BYTES 24u /* size word and header */
 #define L5_ALIGN 64u
+#define L5_CROWD_MAX 64u /* more than that makes no difference, and a server may say anything */
 #define L5_MAGIC 0x31474e49524c35ull /* "5LRING1" */
 
 enum l5_kind {
@@ -96,7 +97,8 @@ struct l5_control {
         l5_word sequence;
         l5_word busy_millionths;
         l5_word written_ns;
-        uint8_t pad[40];
+        l5_word crowd;
+        uint8_t pad[32];
     } status;
 };
 
@@ -129,6 +131,7 @@ struct l5_channel {
     int peer_cpu;            /* where the peer last ran, or -1 */
     int gone;                /* the bell could not be rung: the peer is gone */
     int role;
+    uint32_t crowd_told;     /* (server) how many clients it has, as this one was told last */
     uint64_t bells_rung;
     uint64_t space_waits;
 };
@@ -167,17 +170,30 @@ int l5_channel_armed(const struct l5_channel *channel);
 void l5_channel_disarm(struct l5_channel *channel);
 
 /* wait.c: wait for news of `count` channels; 1 when one has some (a message, or the room that was
- * missed), else 0.  near: how many of those that are in use have their peers on our CPU. */
+ * missed), else 0.  near: how many of those that are in use have their peers on our CPU.  tell: how
+ * many of them are clients of ours that are in use; they are told.  told: what ours are. */
 int l5_channels_news(struct l5_channel *const *channels, uint32_t count);
 uint32_t l5_channels_near(struct l5_channel *const *channels, uint32_t count, uint32_t *far);
+uint32_t l5_channels_tell(struct l5_channel *const *channels, uint32_t count);
+uint32_t l5_channels_told(struct l5_channel *const *channels, uint32_t count);
 int l5_spin(struct l5_channel *const *channels, uint32_t count, uint64_t budget_ns, uint64_t *spent_ns);
-int l5_yield_twice(struct l5_channel *const *channels, uint32_t count);
+int l5_yield(struct l5_channel *const *channels, uint32_t count, int times);
+int l5_leave_cpu(int cpu, uint32_t cpus);
 uint64_t l5_now_ns(void);
 int l5_cpu(void);
 
 static inline uint64_t l5_padded(uint64_t payload_bytes)
 {
     return (payload_bytes + L5_PREFIX_BYTES + L5_ALIGN - 1) & ~(uint64_t)(L5_ALIGN - 1);
+}
+
+/* Tell a client how many use its server. */
+static inline void l5_channel_tell(struct l5_channel *channel, uint32_t crowd)
+{
+    if (channel->crowd_told == crowd)
+        return;
+    channel->crowd_told = crowd;
+    l5_store_relaxed(&channel->control->status.crowd, crowd);
 }
 
 static inline l5_word *l5_size_word(uint8_t *base, uint64_t position, uint64_t ring_bytes)
@@ -190,6 +206,21 @@ static inline l5_word *l5_size_word(uint8_t *base, uint64_t position, uint64_t r
 static inline int l5_channel_ready(struct l5_channel *channel)
 {
     return l5_load_relaxed(l5_size_word(channel->rx_base, channel->rx_read, channel->ring_bytes)) != 0;
+}
+
+/* Fetch the lines of the next message, and of our next one, while something else is done.  Only for a
+ * peer that has sent on without waiting: one that waits looks at those lines all the time. */
+static inline void l5_channel_prefetch(const struct l5_channel *channel)
+{
+    uint64_t last = channel->ring_bytes - 1;
+    const uint8_t *next = channel->rx_base + (channel->rx_read & last);
+    const uint8_t *own = channel->tx_base + (channel->tx_write & last);
+
+    __builtin_prefetch(next);
+    __builtin_prefetch(next + L5_ALIGN);
+    __builtin_prefetch(next + 2 * L5_ALIGN);
+    __builtin_prefetch(own, 1);
+    __builtin_prefetch(own + L5_ALIGN, 1);
 }
 
 /* Tell whether what did not fit last time would fit now.  A hint like the one above: all that

@@ -98,6 +98,8 @@ static void keep_up(struct l5_worker *worker, uint64_t now)
         l5_worker_listen(worker, 0);
     if (now >= worker->share_at) {
         worker->share_at = now + worker->ticks_per_us * (SHARE_NS / 1000);
+        for (uint32_t i = 0; i < worker->active; i++) /* those beside us leave us the CPU */
+            l5_channel_tell(worker->connections[i]->channel, worker->active);
         if (shares_cpu(worker))
             sched_yield();
     }

@@ -12,6 +12,7 @@
  */
 #define _GNU_SOURCE
 #include <sched.h>
+#include <string.h>
 #include <time.h>
 
 #include "channel.h"
@@ -64,6 +65,57 @@ uint32_t l5_channels_near(struct l5_channel *const *channels, uint32_t count, ui
     return near;
 }
 
+/* Nothing is ordered by the number; a client that hears late waits a little less well. */
+uint32_t l5_channels_tell(struct l5_channel *const *channels, uint32_t count)
+{
+    uint32_t crowd = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        crowd += channels[i]->role == L5_SERVER && !l5_channel_armed(channels[i]);
+    for (uint32_t i = 0; i < count && crowd; i++)
+        if (channels[i]->role == L5_SERVER && !l5_channel_armed(channels[i]))
+            l5_channel_tell(channels[i], crowd);
+    return crowd;
+}
+
+uint32_t l5_channels_told(struct l5_channel *const *channels, uint32_t count)
+{
+    uint64_t crowd = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t said;
+
+        if (channels[i]->role != L5_CLIENT || l5_channel_armed(channels[i])) /* not in use: long ago */
+            continue;
+        said = l5_load_relaxed(&channels[i]->control->status.crowd);
+        if (said > crowd)
+            crowd = said;
+    }
+    return crowd < L5_CROWD_MAX ? (uint32_t)crowd : L5_CROWD_MAX;
+}
+
+/* Only who may run on every CPU is moved: another wish is somebody's, and is left alone.  Afterwards
+ * every CPU is allowed again, those too that a cpuset may bring later. */
+int l5_leave_cpu(int cpu, uint32_t cpus)
+{
+#ifdef __linux__
+    cpu_set_t all, others;
+
+    if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getaffinity(0, sizeof(all), &all) || CPU_COUNT(&all) < 2 ||
+        (uint32_t)CPU_COUNT(&all) != cpus)
+        return 0;
+    others = all;
+    CPU_CLR(cpu, &others);
+    if (sched_setaffinity(0, sizeof(others), &others))
+        return 0;
+    memset(&all, 0xff, sizeof(all));
+    return !sched_setaffinity(0, sizeof(all), &all);
+#else
+    (void)cpu, (void)cpus;
+    return 0;
+#endif
+}
+
 static int poll_times(struct l5_channel *const *channels, uint32_t count, int times)
 {
     for (int i = 0; i < times; i++) {
@@ -90,9 +142,9 @@ int l5_spin(struct l5_channel *const *channels, uint32_t count, uint64_t budget_
     return found;
 }
 
-int l5_yield_twice(struct l5_channel *const *channels, uint32_t count)
+int l5_yield(struct l5_channel *const *channels, uint32_t count, int times)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < times; i++) {
         sched_yield();
         if (l5_channels_news(channels, count))
             return 1;
