@@ -18,6 +18,7 @@ from ._wait import current_hub
 if TYPE_CHECKING:
     from ._bootstrap import Established
     from ._options import ListenOptions
+    from ._region import Region
 
 
 async def listen(*urls: str, **options: Any) -> Listener:
@@ -72,9 +73,18 @@ class Listener(anyio.abc.Listener[Connection]):
 
         await self._acceptor.run(on_established)
 
+    def export(self, name: str, region: Region) -> None:
+        """Let clients open `region` by `name`, as `l5.Server.export` does, until `aclose`."""
+        self._acceptor.exports.add(name, region)
+
+    def revoke(self, name: str) -> None:
+        """Take back what `export` gave: see `l5.Server.revoke`."""
+        self._acceptor.exports.remove(name)
+
     async def aclose(self) -> None:
-        """Stop listening; connections go on."""
+        """Stop listening, and revoke what is exported; connections go on."""
         self._acceptor.close()
+        self._acceptor.exports.close()
         await anyio.lowlevel.checkpoint()
 
     async def __aenter__(self) -> Listener:

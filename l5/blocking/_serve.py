@@ -8,6 +8,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +28,7 @@ from ._worker import Job, Worker
 if TYPE_CHECKING:
     from .._bootstrap import Established
     from .._options import ListenOptions
+    from .._region import Region
     from ..abc import Buffer
 
 logger = logging.getLogger("l5.server")
@@ -136,12 +138,54 @@ class Server:
                 if isinstance(end, Worker):
                     end.cut()
             if loop is not None:
+                with suppress(RuntimeError):
+                    loop.call(self._close_exports)
                 loop.stop()
             self._closed.set()
             self._news.put(0)
 
     async def _stop_accepting(self) -> None:
         self._acceptor.close()
+
+    # ---- memory --------------------------------------------------------------------------------
+
+    def export(self, name: str, region: Region) -> None:
+        """Let clients open `region` by `name`, as `l5.Server.export` does, which see.
+
+        Any thread may call it while the server runs, and close the region; RuntimeError otherwise.
+        """
+        self._running_loop().call(self._add_export, name, region)
+
+    def revoke(self, name: str) -> None:
+        """Take back what `export` gave: see `l5.Server.revoke`."""
+        self._running_loop().call(self._remove_export, name)
+
+    def _running_loop(self) -> LoopThread:
+        if self._loop is None:
+            raise RuntimeError("this server has not been started: use it in a `with` statement")
+        return self._loop
+
+    async def _add_export(self, name: str, region: Region) -> None:
+        """(In the accepting thread, which the exports belong to) export."""
+        exports = self._acceptor.exports
+        exports.add(name, region)
+        export = exports.find(name)
+        revoke, loop = export.on_close, self._running_loop()
+
+        async def revoke_there() -> None:
+            revoke()
+
+        def on_close() -> None:
+            with suppress(RuntimeError):  # it has been stopped, and all is revoked
+                loop.call(revoke_there)
+
+        region.on_close[region.on_close.index(revoke)] = export.on_close = on_close
+
+    async def _remove_export(self, name: str) -> None:
+        self._acceptor.exports.remove(name)
+
+    async def _close_exports(self) -> None:
+        self._acceptor.exports.close()
 
     def _ends(self, but: threading.Thread | None = None) -> list[Worker | Connection]:
         with self._guard:
