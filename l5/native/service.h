@@ -21,6 +21,9 @@
  * for bells every BELLS_NS, and every SHARE_NS yields to clients that share its CPU: they would
  * otherwise get one turn in a time slice.
  *
+ * How busy it is: useful time over wall time.  A worker that never spins has its processor time for it,
+ * system calls included, and what it waited for a processor: one whose quota is used up is full.
+ *
  * Per connection, service_frames.c is the server's half of the protocol:
  *
  *   frames --> run at once from the worker's scratch copy ----------------------> reply
@@ -140,12 +143,14 @@ struct l5_worker {
     size_t scratch_bytes;
     struct l5_answering answering;
     int epoll, wake;
+    int schedstat; /* of this thread, in /proc; -1: not known */
     int draining;
     pthread_t thread;
     int started;
     /* clocks, in ticks but where the name says ns */
     uint64_t idle_since, tick_at, bells_at, share_at, useful, tick_ticks, tick_ns;
     uint64_t ticks_per_us;
+    uint64_t claimed_ns; /* processor time used or waited for, of a worker that does not spin */
     double busy;
     uint64_t sequence;
     uint32_t lingering;

@@ -5,6 +5,9 @@
 
 #ifdef __linux__
 #include <sched.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
 
 /* ---- clocks ---------------------------------------------------------------------------------- */
 
@@ -25,6 +28,30 @@ static void publish_busy(struct l5_worker *worker, double share, uint64_t now_ns
     }
 }
 
+static int never_spins(const struct l5_worker *worker)
+{
+    const struct l5_service_options *options = &worker->service->options;
+
+    return options->mode == L5_EVENT || (options->mode == L5_ADAPTIVE && !options->spin_ns);
+}
+
+/* Return the processor time that this thread used, and waited for while others ran or its quota was used up. */
+static uint64_t claimed_until_now(const struct l5_worker *worker)
+{
+    unsigned long long ran = 0, waited = 0;
+    struct timespec used;
+    char text[96];
+    ssize_t got = worker->schedstat >= 0 ? pread(worker->schedstat, text, sizeof(text) - 1, 0) : -1;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    if (got > 0) {
+        text[got] = 0;
+        if (sscanf(text, "%llu %llu", &ran, &waited) != 2)
+            waited = 0;
+    }
+    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec + waited;
+}
+
 /* Return useful time over wall time since the last tick; the statistics have an average over about three. */
 static double measure_busy(struct l5_worker *worker, uint64_t now, uint64_t now_ns, uint64_t interval_ns)
 {
@@ -33,6 +60,14 @@ static double measure_busy(struct l5_worker *worker, uint64_t now, uint64_t now_
     double interval = (double)(now_ns - worker->tick_ns);
     double weight = interval / (interval + 2.0 * (double)interval_ns);
 
+    if (never_spins(worker)) {
+        uint64_t before = worker->claimed_ns;
+        double claimed;
+
+        worker->claimed_ns = claimed_until_now(worker);
+        claimed = before && interval > 0 ? (double)(worker->claimed_ns - before) / interval : 0;
+        share = claimed > share ? claimed : share;
+    }
     if (share > 1)
         share = 1;
     worker->busy += (share - worker->busy) * weight;

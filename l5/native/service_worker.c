@@ -6,6 +6,7 @@
 #include "service.h"
 
 #ifdef __linux__
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -213,6 +214,7 @@ void *l5_worker_main(void *argument)
     worker->tick_ns = l5_now_ns();
     worker->tick_ticks = l5_ticks();
     worker->ticks_per_us = 1000; /* until the first tick has measured it */
+    worker->schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
     for (;;) {
         if (l5_load_relaxed(&worker->inbox_full)) /* what is in it stands behind a lock */
             adopt(worker);
@@ -226,6 +228,8 @@ void *l5_worker_main(void *argument)
         if (stop && !worker->count && close_inbox(worker))
             break;
     }
+    if (worker->schedstat >= 0)
+        close(worker->schedstat);
     l5_store_relaxed(&worker->busy_millionths, 0);
     l5_add(&service->ended, 1);
     eventfd_write(service->ended_fd, 1);
