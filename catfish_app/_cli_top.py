@@ -109,11 +109,11 @@ class Screen:
         rates = [past.rate for past in history]
         lines.add_row("requests", f"{sample.rate:,.0f}/s", sparks(rates))
         latencies = [past.p50_us or 0.0 for past in history]
-        lines.add_row("search p50", microseconds(sample.p50_us), sparks(latencies))
-        lines.add_row("longest", microseconds(sample.max_us), "")
+        lines.add_row("own search p50", microseconds(sample.p50_us), sparks(latencies))
+        lines.add_row("own longest", microseconds(sample.max_us), "")
         busy = ProgressBar(total=1.0, completed=sample.busy_share, width=20)
         lines.add_row("busy", f"{sample.busy_share:.0%}", busy)
-        lines.add_row("served by", mode_of(self._monitor.client), paths_of(sample))
+        lines.add_row("own searches", mode_of(self._monitor.client), paths_of(sample))
         workers = str(sample.workers or "Python")
         lines.add_row("workers", workers, f"{sample.connections} connections")
         return Panel(lines, title="load", title_align="left", border_style="dim")
@@ -135,7 +135,7 @@ class Screen:
     def _operations(self, sample: Sample) -> Table:
         table = Table(box=None, header_style="dim", pad_edge=False)
         rates = {name: rate for name, rate in sample.requests_per_s.items() if rate > 0}
-        table.add_column("served by the server, 1/s")
+        table.add_column("of all clients, by the server, 1/s")
         for name in rates:
             table.add_column(name, justify="right")
         table.add_row("", *(f"{rate:,.0f}" for rate in rates.values()))
