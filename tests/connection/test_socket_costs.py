@@ -1,0 +1,59 @@
+"""What a request over a plain socket costs in system calls: one read and one write at each end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from l5 import native
+
+ROOT = Path(__file__).parent.parent.parent
+SOURCE = ROOT / "tests" / "native" / "c" / "socket_calls.c"
+pytestmark = [
+    pytest.mark.skipif(not native.available, reason=native.reason),
+    pytest.mark.checkout,
+]
+# What the loop waits with: asyncio looks twice (for the event, and before the woken task runs),
+# trio arms and waits once; a server asks the hub's own descriptor besides, a client now and then.
+WAITS = {
+    "asyncio": {"client": 2.2, "server": 3.2, "epoll_ctl": 0.1},
+    "trio": {"client": 1.2, "server": 2.2, "epoll_ctl": 1.1},
+}
+
+
+@pytest.fixture(scope="module")
+def counter(tmp_path_factory: pytest.TempPathFactory) -> str:
+    compiler = shutil.which("gcc") or shutil.which("clang")
+    assert compiler, "no C compiler: install gcc or clang"
+    library = tmp_path_factory.mktemp("calls") / "calls.so"
+    flags = ["-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([compiler, *flags, SOURCE, "-o", library, "-ldl"], check=True)
+    return str(library)
+
+
+@pytest.mark.parametrize("loop", list(WAITS))
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_system_calls_of_a_request(counter: str, kind: str, loop: str) -> None:
+    done = subprocess.run(
+        ["env", f"LD_PRELOAD={counter}", sys.executable, "-m", "tests.connection._calls"]
+        + [kind, loop],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    sides = {told["side"]: told for told in map(json.loads, done.stdout.splitlines())}
+    for side, told in sides.items():
+        assert 1 <= told["send"] + told["sendmsg"] < 1.05, (side, told)
+        assert 1 <= told["recv"] < 1.1, (side, told)
+        assert 1 <= told["epoll_wait"] < WAITS[loop][side], (side, told)
+        assert told["epoll_ctl"] < WAITS[loop]["epoll_ctl"], (side, told)
+        assert told["read"] + told["write"] < 0.05, (side, told)
+    assert set(sides) == {"client", "server"}
