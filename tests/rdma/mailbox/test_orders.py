@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from l5._errors import RemoteProtocolError
-from l5._frames import Kind
+from l5._frames import Flag, Kind
 from l5.rdma._simulated import Fabric, explore
 
 from ._rig import Pair, rig_on
@@ -68,6 +69,38 @@ def both_at_once(fabric: Fabric, pair: Pair) -> None:
     assert (asked, told) == ([QUESTION], [ANSWER])
 
 
+def two_pieces(fabric: Fabric, pair: Pair) -> None:
+    """A message in two pieces: the second waits for the row, and nothing else can free it."""
+    hub = SimpleNamespace(owe=lambda channel: None, touch=lambda session: None)
+    pair.server._session = SimpleNamespace(hub=hub)
+    got: list[bytes] = []
+    try:
+        assert pair.client.try_send(Kind.REQUEST, Flag.MORE, 1, b"first")
+        assert pair.client.try_send(Kind.REQUEST, 0, 1, b"second")
+        assert pair.client.counters.posts <= 2  # the second one waits
+        while fabric.step():
+            while (frame := pair.server.try_receive()) is not None:
+                got.append(frame.payload)
+            assert pair.client.try_receive() is None
+    finally:
+        pair.server._session = None
+    assert got == [b"first", b"second"], "the two ends wait for each other"
+
+
+def a_word_and_an_answer(fabric: Fabric, pair: Pair) -> None:
+    """What was carried comes before the answer, and with it."""
+    told: list[bytes] = []
+    assert pair.ask(QUESTION)
+    while fabric.step():
+        if pair.server.try_receive() is not None:
+            assert pair.server.carry(Kind.HEARTBEAT, 0, 0, b"twelve bytes")
+            assert pair.answer(ANSWER)
+        while (frame := pair.client.try_receive()) is not None:
+            told.append(frame.payload)
+        assert len(told) in (0, 2)
+    assert told == [b"twelve bytes", ANSWER]
+
+
 # How many orders there are; at a finer cut more, and the result is the same.
 ORDERED = {
     ("flags", there_and_back): 4,
@@ -76,6 +109,12 @@ ORDERED = {
     ("flags", two_answers): 4,
     ("flags+imm", two_answers): 5,
     ("imm", two_answers): 5,
+    ("flags", two_pieces): 8,
+    ("flags+imm", two_pieces): 8,
+    ("imm", two_pieces): 1,
+    ("flags", a_word_and_an_answer): 4,
+    ("flags+imm", a_word_and_an_answer): 6,
+    ("imm", a_word_and_an_answer): 1,
 }
 
 
