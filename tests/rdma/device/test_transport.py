@@ -1,7 +1,7 @@
 """The transport over a real driver (Soft-RoCE), on both bindings: messages, ends, what is left.
 
 The whole suite runs over the simulated device (tests/conformance/test_rdma.py). This part shows
-that a driver does what the simulation says; on one loop, for emulated processors are slow.
+that a driver does what the simulation says; each binding on one loop, for time is short there.
 """
 
 import json
