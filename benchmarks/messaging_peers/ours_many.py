@@ -24,6 +24,7 @@ async def client(
         expect_transport(connection, options)
 
         async def one_by_one() -> int:
+            reply = b""
             for payload in batch:
                 reply = await connection.request(payload)
             check(reply)
