@@ -29,6 +29,8 @@ class Mailroom:
 
     server: Any = None
     """No session's: its `on_ready` is called whoever leads the requests."""
+    lane: Any = None
+    """It has no socket."""
 
     def __init__(self) -> None:
         self._memory: Memory | None = None
