@@ -11,6 +11,7 @@ import attrs
 from benchmarks import _report
 from benchmarks._harness import Metric, Row, Sample, Watch, compare, take_turns
 from benchmarks.messaging_peers.pair import Pair, Spec, WorkerFailed
+from benchmarks.messaging_peers.surroundings import NoQuota
 
 RATE = Metric("rate", "round trips", "1/s")
 P50 = Metric("p50_us", "p50", "us")
@@ -66,7 +67,8 @@ class Case:
     ours: Spec
     peers: Sequence[Peer]
     metrics: Sequence[Metric] = (RATE,)
-    beside_hog: bool = False
+    hogs: int = 0
+    """Processes beside it that only compute."""
     limit: "Limit | None" = None
     """Stands in for a peer where the goal is a number."""
 
@@ -86,8 +88,12 @@ def measure(case: Case, size: Size, folder: str) -> list[Row]:
         return []
     _report.begin(case.name, size.rounds * (1 + len(peers) + len(limits)))
     with ExitStack() as stack:
-        hogs = [stack.enter_context(hog())] if case.beside_hog else []
-        pairs = start(case, peers, size, folder, stack)
+        hogs = [stack.enter_context(hog()) for _ in range(case.hogs)]
+        try:
+            pairs = start(case, peers, size, folder, stack)
+        except NoQuota as reason:
+            left_out(case.name, str(reason))
+            return []
         done = take_turns(
             [*pairs, *limits],
             size.rounds,

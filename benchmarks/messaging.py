@@ -2,9 +2,9 @@
 
 Goals: M1 requests on asyncio, also against uvloop at its best (M1b, both ends on one processor); M2
 on trio; M3 a service in C; M4 one-way bandwidth; M5 beside a busy process; M6 several clients; M6b
-many requests of one client at once; M7 an idle pair; M8 sockets through l5. Those that begin with
-"peers" compare with every system that is installed. What each number means is told in
-docs/performance.md.
+many requests of one client at once; M7 an idle pair; M8 sockets through l5; ladder what else a
+process may meet (M5b, M5c). Those that begin with "peers" compare with every system that is
+installed. What each number means is told in docs/performance.md.
 
 Server and clients are processes of their own; they stay connected while the sides take turns.
 """
@@ -32,7 +32,7 @@ from benchmarks._cases import (
     measure,
 )
 from benchmarks._harness import REPEATS, ROUNDS, Row
-from benchmarks.messaging_peers import native_echo, side_by_side
+from benchmarks.messaging_peers import ladder, native_echo, side_by_side
 from benchmarks.messaging_peers.memory import CHUNK_BYTES
 from benchmarks.messaging_peers.pair import Spec, WorkerFailed
 
@@ -142,7 +142,7 @@ def m5(size: Size, folder: str) -> Iterator[Case]:
         shm(),
         [Peer(UVLOOP, "M5"), Peer(never, "M5")],
         (RATE, P50, P99),
-        beside_hog=True,
+        hogs=1,
     )
     yield Case(
         "request/asyncio/one-core",
@@ -200,5 +200,6 @@ CASES: dict[str, Callable[[Size, str], Iterator[Case]]] = {
     "M6b": m6b,
     "M7": m7,
     "M8": m8,
+    "ladder": ladder.ladder,
     **side_by_side.CASES,
 }

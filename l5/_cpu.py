@@ -1,4 +1,4 @@
-"""How many processors this process may use: with fewer than two, spinning only steals time."""
+"""How many processors this process may use, and whether it pays to spin with them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 _PROC_CGROUP = Path("/proc/self/cgroup")
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
+QUOTA_MIN = 0.5
+"""Processors.  With less, what a spin in vain costs is missed too much."""
 
 
 def allowed_cpus() -> int:
@@ -33,10 +35,11 @@ def may_spin() -> bool:
     """Tell whether polling for an answer can help: it needs a second processor and time.
 
     How many of the machine's this process itself may use does not matter: a peer on another one is
-    polled for, and to one on the same the wait loop yields.
+    polled for, and to one on the same the wait loop yields.  A quota is no reason to sleep: to be
+    woken costs more of it than an answer that is polled for.
     """
     quota = cpu_quota()
-    return (os.cpu_count() or 1) > 1 and (quota is None or quota >= 2.0)
+    return (os.cpu_count() or 1) > 1 and (quota is None or quota >= QUOTA_MIN)
 
 
 def _memberships(proc_cgroup: Path) -> list[tuple[str, str]]:

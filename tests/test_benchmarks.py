@@ -27,7 +27,7 @@ from benchmarks._harness import (
     spread,
     take_turns,
 )
-from benchmarks.messaging_peers import loops, side_by_side
+from benchmarks.messaging_peers import ladder, loops, side_by_side
 from benchmarks.messaging_peers.pair import (
     Pair,
     Spec,
@@ -36,6 +36,7 @@ from benchmarks.messaging_peers.pair import (
     rates,
     with_children,
 )
+from benchmarks.messaging_peers.surroundings import NoQuota, quota
 from l5 import _live, native
 
 RATE = Metric("rate", "round trips", "1/s")
@@ -380,7 +381,7 @@ GOALS_OF_ROWS = {
     "M1b": {("request/asyncio", "round trips")},
     "M2": {("request/trio", "round trips")},
     "M3": {("request/native", "round trips")},
-    "M4": {("one-way/hot/views", "bandwidth"), ("one-way/cold/copies", "bandwidth")},
+    "M4": {("one-way/hot/views", "bandwidth"), ("one-way/cold/into", "bandwidth")},
     "M5": {("request/asyncio/beside-hog", "p99"), ("request/asyncio/one-core", "round trips")},
     "M6": {("request/asyncio/2-clients", "slowest over mean client")},
     "M6b": {("request-many/asyncio", "messages")},
@@ -421,7 +422,7 @@ SIZE = attrs.evolve(messaging.QUICK, clients_of_peers=(1, 32))
 def test_the_other_cases_of_the_peers_are_those_that_run_above() -> None:
     """They take long to start, and differ from what runs by one argument each."""
     [alone] = side_by_side.one_client(SIZE, "")
-    assert attrs.evolve(alone, name="", beside_hog=True) == attrs.evolve(
+    assert attrs.evolve(alone, name="", hogs=1) == attrs.evolve(
         next(side_by_side.beside_hog(SIZE, "")), name=""
     )
     [idle] = side_by_side.idle(SIZE, "")
@@ -433,7 +434,40 @@ def test_the_other_cases_of_the_peers_are_those_that_run_above() -> None:
         "peers-hog",
         "peers-idle",
         "peers-clients",
+        "ladder",
     }
+
+
+def test_what_the_ladder_has_around_its_pairs(tmp_path: Path) -> None:
+    """Its cases differ by what is set here; two tell by what they use that it is so."""
+    names = {case.name for case in ladder.ladder(SIZE, "")}
+    assert names == {f"ladder/{name}" for name in ladder.RUNGS}
+    for told in ({"within": True}, {"beside": "connection", "restless": True}):
+        spec = Spec("uvloop", "streams", what=("rate",), **told)
+        with Pair(spec, str(tmp_path), 0.02) as pair:
+            assert len(pair.pids()) == (1 if "within" in told else 2)
+            assert pair.measure()["rate"] > 0
+    spec = Spec("a socket", "streams", beside="thread", restless=True, client_on_one=True)
+    with Pair(spec, str(tmp_path), 0.02) as pair:
+        server, client = pair.pids()
+        assert len(os.sched_getaffinity(client)) == 1
+        assert os.sched_getaffinity(server) == os.sched_getaffinity(0)
+        assert len(os.listdir(f"/proc/{client}/task")) == 2
+        assert pair.measure()["rate"] > 0
+
+
+def test_a_quota_is_for_both_ends(tmp_path: Path) -> None:
+    try:
+        with quota(0.5, f"l5-test-{os.getpid()}") as group:
+            assert not (group / "cgroup.procs").read_text()
+    except NoQuota as reason:
+        pytest.skip(str(reason))
+    assert not group.exists()
+    spec = Spec("a socket", "streams", quota=0.5)
+    with Pair(spec, str(tmp_path), 0.02) as pair:
+        found = {Path(f"/proc/{pid}/cgroup").read_text() for pid in pair.pids()}
+        assert len(found) == 1 and "/l5-bench-" in found.pop()
+        assert pair.measure()["rate"] > 0
 
 
 def test_what_a_side_uses_while_it_is_idle(tmp_path: Path) -> None:

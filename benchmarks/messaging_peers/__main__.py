@@ -9,15 +9,18 @@ import json
 import os
 import sys
 import threading
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
 
-from benchmarks.messaging_peers import loops
+from benchmarks.messaging_peers import loops, surroundings
 
 
 def main() -> None:
     spec = json.loads(sys.argv[1])
+    if spec["group"] is not None:
+        surroundings.enter(spec["group"])
     if spec["cpu"] is not None:
         os.sched_setaffinity(0, {spec["cpu"]})
     if spec["restless"] and os.sched_getscheduler(0) != os.SCHED_OTHER:
@@ -67,7 +70,11 @@ def serve_blocking(module: Any, spec: dict[str, Any]) -> None:
 
 
 async def measure(module: Any, spec: dict[str, Any]) -> None:
-    async with module.client(spec["address"], spec["options"]) as call:
+    async with AsyncExitStack() as stack:
+        if spec["within"]:
+            server = module.server(spec["address"], spec["options"])
+            spec["address"] = await stack.enter_async_context(server)
+        call = await stack.enter_async_context(surroundings.surrounded(module.client, spec))
         tell(ready=True)
         # The commands are read without the event loop: nothing else is to happen in between.
         for line in sys.stdin:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from typing import Any, Self
 import attrs
 
 from benchmarks._harness import Sample
+from benchmarks.messaging_peers.surroundings import quota
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWER_SECONDS = 60.0
@@ -43,6 +45,14 @@ class Spec:
     clients: int = 1
     one_core: bool = False
     """Both ends are kept on one and the same processor."""
+    client_on_one: bool = False
+    """The client may use one processor only; the server any."""
+    quota: float = 0.0
+    """Of processor time, for both ends together, in processors; 0: none."""
+    beside: str = ""
+    """What else the client's process does: a "thread" computes, or a second "connection" asks."""
+    within: bool = False
+    """The server is in the client's event loop."""
     what: tuple[str, ...] = ("rate",)
     """What is measured: rate, times, transfer, idle."""
     without_server: bool = False
@@ -61,7 +71,8 @@ class Spec:
 class Worker:
     """One process, spoken to in lines of JSON."""
 
-    def __init__(self, spec: Spec, role: str, address: str) -> None:
+    def __init__(self, spec: Spec, role: str, address: str, group: Path | None = None) -> None:
+        one_cpu = spec.one_core or (spec.client_on_one and role == "client")
         told = {
             "module": spec.module,
             "role": role,
@@ -69,7 +80,10 @@ class Worker:
             "options": spec.options,
             "address": address,
             "restless": spec.restless,
-            "cpu": max(os.sched_getaffinity(0)) if spec.one_core else None,
+            "cpu": max(os.sched_getaffinity(0)) if one_cpu else None,
+            "group": str(group) if group else None,
+            "beside": spec.beside,
+            "within": spec.within,
         }
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         self._name = f"the {role} of {spec.name}"
@@ -128,15 +142,19 @@ class Pair:
         self._address = os.path.join(folder, f"{id(self):x}.sock")
         self._workers: list[Worker] = []
         self._clients: list[Worker] = []
+        self._around = ExitStack()
 
     def __enter__(self) -> Self:
         try:
-            address = self._address
-            if not self._spec.without_server:
-                self._workers.append(Worker(self._spec, "server", address))
+            address, group = self._address, None
+            if self._spec.quota:
+                name = f"l5-bench-{os.getpid()}-{id(self):x}"
+                group = self._around.enter_context(quota(self._spec.quota, name))
+            if not (self._spec.without_server or self._spec.within):
+                self._workers.append(Worker(self._spec, "server", address, group))
                 address = self._workers[0].answer()["address"]
             for _ in range(self._spec.clients):
-                self._clients.append(Worker(self._spec, "client", address))
+                self._clients.append(Worker(self._spec, "client", address, group))
                 self._workers.append(self._clients[-1])
             for client in self._clients:
                 client.answer()
@@ -160,6 +178,7 @@ class Pair:
             worker.close()
         self._workers.clear()
         self._clients.clear()
+        self._around.close()
 
     def pids(self) -> list[int]:
         """Return the processes of this side, those that its servers started among them."""

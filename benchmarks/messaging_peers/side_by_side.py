@@ -85,7 +85,7 @@ def one_client(size: Size, folder: str) -> Iterator[Case]:
 
 def beside_hog(size: Size, folder: str) -> Iterator[Case]:
     for case in one_client(size, folder):
-        yield attrs.evolve(case, name="peers/request/beside-hog", beside_hog=True)
+        yield attrs.evolve(case, name="peers/request/beside-hog", hogs=1)
 
 
 def idle(size: Size, folder: str) -> Iterator[Case]:

@@ -16,7 +16,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     try:
         while True:
             writer.write(await reader.readexactly(size))
-    except asyncio.IncompleteReadError:
+    except (asyncio.IncompleteReadError, ConnectionResetError):
         writer.close()
 
 

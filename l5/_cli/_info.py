@@ -123,7 +123,9 @@ def show(facts: dict[str, Any]) -> None:
         "schemes": " ".join(f"{scheme}://" for scheme in facts["schemes"]),
         "system": f"{system['system']} on {system['machine']}",
         "CPUs": f"{system['cpus_allowed']} allowed of {system['cpus']}, quota {quota}",
-        "spinning": "yes" if system["may_spin"] else "no: it needs a second CPU and a quota of 2",
+        "spinning": "yes"
+        if system["may_spin"]
+        else f"no: it needs a second CPU and a quota of {_cpu.QUOTA_MIN:g}",
         "memlock": "unlimited" if locked is None else f"{locked // 1024} KiB",
         "memfd": "yes" if system["memfd"] else f"no: {system['memfd_reason']}",
         "host identity": "yes"

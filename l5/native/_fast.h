@@ -34,6 +34,10 @@
 
 enum {
     GIL_HOLD_NS = 20000,
+    GIL_DEAR_NS = 200000,    /* ... while another thread computes */
+    LOST_MIN_NS = 1000000,   /* who has the GIL back only then has met such a thread, */
+    LOST_MAX_NS = 10000000,  /* and lets the event loop wait for as long, at most this; */
+    LOST_MEMORY_NS = 50000000, /* after that time he tries whether it is still there */
     BATCH_MAX = 256,         /* requests that one call of request_many sends */
     STREAK_MAX = 64,         /* messages before the event loop must run */
     TURN_MAX_NS = 500000,    /* handling requests before the event loop must run */
@@ -128,8 +132,10 @@ struct Poller {
     uint64_t clock_ns;     /* when it was last read */
     uint32_t clock_every, clock_in;
     int overdue;
+    uint64_t patient_until_ns; /* the event loop may wait until then, whatever was handled: see _wait.py */
+    uint64_t dear_until_ns;    /* so long waiting keeps the GIL: _members.c */
     uint64_t budget_ns;
-    int yield_only;        /* a machine with one CPU, or a quota: spinning would take the peer's time */
+    int yield_only;        /* one CPU, or a small quota: spinning would take the peer's time */
     int shared;            /* see enum sharing */
     unsigned long thread;
     Spot **spots;          /* strong: what else is looked at */
@@ -229,6 +235,10 @@ PyObject *l5_poller_remove(Poller *self, PyObject *ring);
 void l5_poller_drop(Poller *self, Ring *ring);
 void l5_poller_stir(Ring *ring);
 void l5_poller_rest(Poller *self);
+int l5_poller_patience_over(Poller *self);
+int l5_poller_gil_dear(Poller *self);
+void l5_poller_lost(Poller *self, uint64_t ns);
+PyObject *l5_poller_note_lost(Poller *self, PyObject *ns);
 
 static inline int l5_ring_ready(Ring *self)
 {
@@ -269,10 +279,11 @@ static inline uint64_t l5_data_cost(uint64_t size, uint64_t window)
 }
 
 /* Tell whether the event loop must run before the next message. */
-static inline int l5_poller_due(const Poller *self)
+static inline int l5_poller_due(Poller *self)
 {
-    return self->streak >= STREAK_MAX || self->spun_ns >= SPUN_MAX_NS || self->yielded_ns >= YIELDED_MAX_NS ||
-           self->overdue;
+    if (self->streak < STREAK_MAX && self->spun_ns < SPUN_MAX_NS && self->yielded_ns < YIELDED_MAX_NS)
+        return self->overdue;
+    return self->overdue || !self->patient_until_ns || l5_poller_patience_over(self);
 }
 
 #endif

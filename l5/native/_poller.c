@@ -232,6 +232,7 @@ static PyMemberDef poller_members[] = {
     {"lanes", T_UINT, offsetof(Poller, lane_count), READONLY, "plain sockets with a short way"},
     {"hot", T_UINT, offsetof(Poller, hot_count), READONLY, "lanes that have requests, or may have"},
     {"budget_ns", T_ULONGLONG, offsetof(Poller, budget_ns), 0, "spin budget"},
+    {"patient_until_ns", T_ULONGLONG, offsetof(Poller, patient_until_ns), READONLY, "the event loop may wait until then"},
     {"yield_only", T_INT, offsetof(Poller, yield_only), 0, "never spin, only yield"},
     {"movable", T_UINT, offsetof(Poller, movable), 0, "CPUs of the machine, if we may leave one; 0: never"},
     {"shared", T_INT, offsetof(Poller, shared), 0, "any thread may use it that holds the connection's lock"},
@@ -255,6 +256,7 @@ static PyMethodDef poller_methods[] = {
     {"serve", (PyCFunction)(void (*)(void))poller_serve, METH_FASTCALL, serve_doc},
     {"ready", (PyCFunction)poller_ready, METH_NOARGS, "ready() -> sessions whose rings or spots have something"},
     {"breathe", (PyCFunction)poller_breathe, METH_NOARGS, "The event loop has run."},
+    {"lost", (PyCFunction)l5_poller_note_lost, METH_O, "lost(ns): what may have let go of the GIL took so long"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -34,13 +34,18 @@ static int look(Poller *self, uint64_t budget, uint64_t *spent)
 static int spin(Poller *self, uint64_t budget)
 {
     uint64_t first = budget < GIL_HOLD_NS ? budget : GIL_HOLD_NS;
-    uint64_t spent = 0;
-    int found = look(self, first, &spent);
+    uint64_t begun, spent = 0;
+    int found;
 
+    if (l5_poller_gil_dear(self)) /* keep it until a sleeping peer is up, if none is on our CPU */
+        first = budget = budget > MIXED_SPIN_NS && budget < GIL_DEAR_NS ? GIL_DEAR_NS : budget;
+    found = look(self, first, &spent);
     if (!found && budget > first) {
         Py_BEGIN_ALLOW_THREADS
         found = look(self, budget - first, &spent);
+        begun = l5_now_ns();
         Py_END_ALLOW_THREADS
+        l5_poller_lost(self, l5_now_ns() - begun);
     }
     self->spins++;
     self->spun_ns += spent;
@@ -67,13 +72,15 @@ static void judge(Poller *self, uint64_t begun, uint64_t taken)
 
 static int yield_now(Poller *self, uint64_t begun, int times)
 {
+    PyThreadState *state = l5_poller_gil_dear(self) ? NULL : PyEval_SaveThread();
     uint64_t taken;
-    int found;
+    int found = l5_yield(self->channels, self->count, times) || l5_spots_news(self);
 
-    Py_BEGIN_ALLOW_THREADS
-    found = l5_yield(self->channels, self->count, times) || l5_spots_news(self);
-    Py_END_ALLOW_THREADS
     taken = l5_now_ns() - begun;
+    if (state) {
+        PyEval_RestoreThread(state);
+        l5_poller_lost(self, l5_now_ns() - begun - taken);
+    }
     self->yields++;
     self->yielded_ns += taken;
     self->yielded_total_ns += taken;
