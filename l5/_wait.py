@@ -336,13 +336,12 @@ class Hub(HubCounters, Unwoken, Errands):
         """Let the event loop run: other tasks, cancellation, and news from descriptors."""
         await checkpoint()
         self._breathed()
-        if self.poller is None:
-            self.poll_events()
-            return
         began_ns = monotonic_ns()
         self.poll_events()
-        # A matter of a few microseconds, unless another thread, which computes, took the GIL.
-        self.poller.lost(monotonic_ns() - began_ns)
+        if (
+            self.poller is not None
+        ):  # it takes long where another thread, which computes, has the GIL
+            self.poller.lost(monotonic_ns() - began_ns)
 
     def _breathed(self) -> None:
         self.streak = 0
