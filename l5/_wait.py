@@ -338,9 +338,7 @@ class Hub(HubCounters, Unwoken, Errands):
         self._breathed()
         began_ns = monotonic_ns()
         self.poll_events()
-        if (
-            self.poller is not None
-        ):  # it takes long where another thread, which computes, has the GIL
+        if self.poller is not None:  # it takes long where a thread that computes took the GIL
             self.poller.lost(monotonic_ns() - began_ns)
 
     def _breathed(self) -> None:
