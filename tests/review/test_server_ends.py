@@ -62,10 +62,15 @@ async def test_drain_ends_with_the_last_queued_request(tmp_path: Path) -> None:
         answers.append(await connection.request(b"%d" % number))
 
     with anyio.fail_after(60):
-        # From a ring the leader would take one at a time: of a socket all are queued.
+        # From a ring or a lane the leader would take one at a time: of a socket all are queued.
         connecting = l5.connect(url, transports="unix")
         async with l5.serve(handle, url) as server, await connecting as connection:
             workers: Any = server._workers
+            while not server._sessions:
+                await anyio.sleep(0.01)
+            for session in server._sessions:
+                if session.lane is not None:
+                    session.lane.aside = 1
             async with anyio.create_task_group() as group:
                 for number in range(count):
                     group.start_soon(ask, number)
