@@ -23,10 +23,18 @@ def allowed_cpus() -> int:
 
 def cpu_quota(proc_cgroup: Path = _PROC_CGROUP, cgroup_root: Path = _CGROUP_ROOT) -> float | None:
     """Return the CPU quota in processors, the smallest up the tree (v1 and v2); None if none."""
+    found = smallest_quota(proc_cgroup, cgroup_root)
+    return None if found is None else found[0]
+
+
+def smallest_quota(
+    proc_cgroup: Path = _PROC_CGROUP, cgroup_root: Path = _CGROUP_ROOT
+) -> tuple[float, Path] | None:
+    """Return the CPU quota in processors, and the folder of the group that it is given to."""
     quotas = [
-        quota
+        found
         for controllers, path in _memberships(proc_cgroup)
-        for quota in _quotas_up(controllers, path, cgroup_root)
+        for found in _quotas_up(controllers, path, cgroup_root)
     ]
     return min(quotas, default=None)
 
@@ -51,7 +59,7 @@ def _memberships(proc_cgroup: Path) -> list[tuple[str, str]]:
     return [(part[1], part[2]) for part in parts if len(part) == 3]
 
 
-def _quotas_up(controllers: str, path: str, root: Path) -> list[float]:
+def _quotas_up(controllers: str, path: str, root: Path) -> list[tuple[float, Path]]:
     if controllers == "":
         base, read = root, _quota_v2
     elif "cpu" in controllers.split(","):
@@ -62,7 +70,7 @@ def _quotas_up(controllers: str, path: str, root: Path) -> list[float]:
         return []
     relative = Path(path.lstrip("/"))
     places = [base / parent for parent in (relative, *relative.parents)]
-    return [quota for place in places if (quota := read(place)) is not None]
+    return [(quota, place) for place in places if (quota := read(place)) is not None]
 
 
 def _quota_v2(place: Path) -> float | None:

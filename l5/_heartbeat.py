@@ -22,6 +22,7 @@ import attrs
 
 from ._errors import L5Error
 from ._frames import Kind
+from ._quota import QuotaShare
 from ._statistics import frames_received
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class Beats:
 
     Useful time is what the loop does not spend sleeping, spinning or yielding on behalf of its
     connections; or the processor time of its thread less what was spun, if that is more: other
-    tasks may have run while the connections slept.
+    tasks may have run while the connections slept; or the share of the process's quota that is used
+    up.
     """
 
     def __init__(self, hub: Hub) -> None:
@@ -106,6 +108,7 @@ class Beats:
         self._interval_ns = 0
         self._due_ns = 0
         self._then = (0, 0, 0, 0)
+        self._quota = QuotaShare()
         self.sequence: int = 0
         self.busy_share: float = 0.0
 
@@ -150,7 +153,7 @@ class Beats:
             now - then for now, then in zip(self._then, before, strict=True)
         )
         useful = max(wall - waited - slept, worked - waited)
-        self.busy_share = min(1.0, max(0.0, useful / max(wall, 1)))
+        self.busy_share = min(1.0, max(useful / max(wall, 1), self._quota.share()))
         self.sequence += 1
 
     def _tell(self, session: Session, client: _Client) -> bool:

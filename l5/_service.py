@@ -251,6 +251,8 @@ class NativeService:
         peer.receive_credit_bytes = limits_we_accept.credit_bytes
         peer.receive_message_bytes = limits_we_accept.max_message_bytes
         peer.heartbeat_ns = limits_we_may_send.heartbeat_ms * 1_000_000
+        if self._counters is not None:
+            self._counters.see_quota()
         number = ffi.new("uint64_t *")
         check(lib.l5_service_attach(service, peer, number))
         self._attached[number[0]] = _Attached(ring, channel, on_done)

@@ -10,6 +10,7 @@ import attrs
 
 from . import native
 from ._errors import L5Error
+from ._quota import CurrentQuota
 
 CAPSULE_NAME = b"l5.handler"
 
@@ -69,6 +70,14 @@ class Counters:
         self._service = service
         self._lock = threading.Lock()
         self._last: ServiceStatistics | None = None
+        self._quota = CurrentQuota()
+
+    def see_quota(self) -> None:
+        """Let the workers know what quota this process has now: it may have used it up."""
+        quota = self._quota.get()
+        stat = b"" if quota is None else os.fsencode(quota.stat)
+        millionths = 0 if quota is None else round(quota.processors * 1e6)
+        native.lib.l5_service_set_quota(self._service, millionths, stat)
 
     def read(self) -> ServiceStatistics:
         """Return them; after `end` those of the end."""

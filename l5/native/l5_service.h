@@ -77,4 +77,7 @@ void l5_service_stop(struct l5_service *service, uint64_t grace_ns);
 int l5_service_ended_fd(struct l5_service *service);
 int l5_service_ended(struct l5_service *service);
 void l5_service_free(struct l5_service *service);
+/* How many processors a quota of this process is worth, in millionths (0: none), and the file in which
+ * the kernel counts its periods ("": not known). */
+void l5_service_set_quota(struct l5_service *service, uint64_t millionths, const char *stat);
 void l5_service_count(struct l5_service *service, struct l5_service_statistics *statistics);

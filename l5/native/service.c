@@ -328,6 +328,14 @@ void l5_service_free(struct l5_service *service)
     free(service);
 }
 
+void l5_service_set_quota(struct l5_service *service, uint64_t millionths, const char *stat)
+{
+    pthread_mutex_lock(&service->lock);
+    snprintf(service->quota_stat, sizeof(service->quota_stat), "%s", stat);
+    pthread_mutex_unlock(&service->lock);
+    l5_store_relaxed(&service->quota_millionths, millionths);
+}
+
 void l5_service_count(struct l5_service *service, struct l5_service_statistics *statistics)
 {
     uint32_t workers = service->options.workers;

@@ -22,7 +22,7 @@
  * otherwise get one turn in a time slice.
  *
  * How busy it is: useful time over wall time.  A worker that never spins has its processor time for it,
- * system calls included, and what it waited for a processor: one whose quota is used up is full.
+ * system calls included, and what it waited for a processor: one whose quota is used up is full (busy.h).
  *
  * Per connection, service_frames.c is the server's half of the protocol:
  *
@@ -43,6 +43,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "busy.h"
 #include "channel.h"
 #include "l5_handler.h"
 #include "l5_service.h"
@@ -150,7 +151,7 @@ struct l5_worker {
     /* clocks, in ticks but where the name says ns */
     uint64_t idle_since, tick_at, bells_at, share_at, useful, tick_ticks, tick_ns;
     uint64_t ticks_per_us;
-    uint64_t claimed_ns; /* processor time used or waited for, of a worker that does not spin */
+    struct l5_busy claims; /* of a worker that does not spin */
     double busy;
     uint64_t sequence;
     uint32_t lingering;
@@ -174,6 +175,8 @@ struct l5_service {
     l5_word stop_at_ns;
     l5_word ended;
     l5_word accepted;
+    l5_word quota_millionths; /* of processors; 0: none */
+    char quota_stat[512]; /* where its periods are counted; under the lock */
     int done_fd, ended_fd;
     pthread_mutex_t lock;
     struct l5_connection *done; /* let go of, not drained yet */

@@ -4,8 +4,8 @@
 #include "status.h"
 
 #ifdef __linux__
+#include <fcntl.h>
 #include <sched.h>
-#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,21 +35,51 @@ static int never_spins(const struct l5_worker *worker)
     return options->mode == L5_EVENT || (options->mode == L5_ADAPTIVE && !options->spin_ns);
 }
 
-/* Return the processor time that this thread used, and waited for while others ran or its quota was used up. */
-static uint64_t claimed_until_now(const struct l5_worker *worker)
+static uint64_t clock_ns(clockid_t clock)
 {
-    unsigned long long ran = 0, waited = 0;
-    struct timespec used;
-    char text[96];
-    ssize_t got = worker->schedstat >= 0 ? pread(worker->schedstat, text, sizeof(text) - 1, 0) : -1;
+    struct timespec time;
 
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-    if (got > 0) {
-        text[got] = 0;
-        if (sscanf(text, "%llu %llu", &ran, &waited) != 2)
-            waited = 0;
-    }
-    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec + waited;
+    clock_gettime(clock, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static void read_text(int fd, char *text, size_t room)
+{
+    ssize_t got = fd >= 0 ? pread(fd, text, room - 1, 0) : -1;
+
+    text[got > 0 ? got : 0] = 0;
+}
+
+/* Count the periods of the quota: a file to open, but ten times a second at most. */
+static void read_periods(struct l5_service *service, struct l5_busy_reading *reading)
+{
+    char text[512];
+    int fd;
+
+    pthread_mutex_lock(&service->lock);
+    memcpy(text, service->quota_stat, sizeof(text));
+    pthread_mutex_unlock(&service->lock);
+    fd = text[0] ? open(text, O_RDONLY | O_CLOEXEC) : -1;
+    read_text(fd, text, sizeof(text));
+    if (fd >= 0)
+        close(fd);
+    reading->periods = l5_busy_counted(text, "nr_periods ");
+    reading->held_back = l5_busy_counted(text, "nr_throttled ");
+}
+
+static void read_clocks(const struct l5_worker *worker, uint64_t now_ns, struct l5_busy_reading *reading)
+{
+    char text[96];
+
+    memset(reading, 0, sizeof(*reading));
+    read_text(worker->schedstat, text, sizeof(text));
+    reading->now_ns = now_ns;
+    reading->thread_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    reading->waited_ns = l5_busy_waited(text);
+    reading->process_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    reading->quota_millionths = l5_load_relaxed(&worker->service->quota_millionths);
+    if (reading->quota_millionths && l5_busy_window_over(&worker->claims, now_ns))
+        read_periods(worker->service, reading);
 }
 
 /* Return useful time over wall time since the last tick; the statistics have an average over about three. */
@@ -61,11 +91,11 @@ static double measure_busy(struct l5_worker *worker, uint64_t now, uint64_t now_
     double weight = interval / (interval + 2.0 * (double)interval_ns);
 
     if (never_spins(worker)) {
-        uint64_t before = worker->claimed_ns;
+        struct l5_busy_reading reading;
         double claimed;
 
-        worker->claimed_ns = claimed_until_now(worker);
-        claimed = before && interval > 0 ? (double)(worker->claimed_ns - before) / interval : 0;
+        read_clocks(worker, now_ns, &reading);
+        claimed = l5_busy_share(&worker->claims, &reading, now_ns - worker->tick_ns);
         share = claimed > share ? claimed : share;
     }
     if (share > 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @asynccontextmanager
 async def pair(
     url: str, handler: Any = bytes.upper, heartbeat_ms: int | None = None, **options: Any
-) -> AsyncIterator[l5.Connection]:
+) -> AsyncGenerator[l5.Connection]:
     """Connect to a server with these options; `heartbeat_ms` is the client's."""
     async with l5.serve(handler, url, **options) as server:
         async with await l5.connect(server.urls[0], heartbeat_ms=heartbeat_ms) as connection:
@@ -217,3 +217,35 @@ async def test_a_workers_share_is_that_of_the_last_interval(tmp_path: Path) -> N
             while heartbeat.busy_share > 0.0:  # a polling worker is awake without us
                 await anyio.sleep(0.001)
             assert 0.0 <= service.statistics().busy_share < 1.0
+
+
+# ---- a quota -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny_quota(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Make this process believe in a quota that whatever it does uses up."""
+    from l5 import _quota
+
+    monkeypatch.setattr(_quota, "smallest_quota", lambda: (1e-5, tmp_path))
+
+
+@needs_c
+@pytest.mark.usefixtures("tiny_quota")
+async def test_a_worker_that_has_used_up_its_quota_is_full(tmp_path: Path) -> None:
+    service = l5.NativeService(_handlers.address(), mode="event", keep_alive=_handlers.library())
+    url = f"l5+shm://{tmp_path}/s"
+    async with l5.serve(service, url), await l5.connect(url) as connection:
+        with anyio.fail_after(60):
+            while connection.heartbeat.busy_share < 1.0:
+                assert await connection.request(b"echo") == b"echo"
+                await anyio.sleep(0.005)  # hardly any work
+
+
+@pytest.mark.usefixtures("tiny_quota")
+async def test_a_loop_that_has_used_up_its_quota_is_full(url: str) -> None:
+    async with pair(url) as connection:
+        with anyio.fail_after(60):
+            while connection.heartbeat.busy_share < 1.0:
+                assert await connection.request(b"x") == b"X"
+                await anyio.sleep(0.005)

@@ -22,7 +22,9 @@ SANITIZERS = [
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize("program", ["service_protocol", "service_stress", "service_churn"])
+@pytest.mark.parametrize(
+    "program", ["service_protocol", "service_stress", "service_churn", "service_busy"]
+)
 def test_c_program(program: str, sanitizer: str, tmp_path: Path) -> None:
     target = tmp_path / program
     flags = ["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]

@@ -184,7 +184,7 @@ __attribute__((unused)) static const char *await_done(struct l5_service *service
     return one.fault;
 }
 
-static struct l5_service *service_make(l5_handler handler, void *state, uint32_t mode, uint32_t workers,
+__attribute__((unused)) static struct l5_service *service_make(l5_handler handler, void *state, uint32_t mode, uint32_t workers,
                                        uint64_t stored_bytes_max)
 {
     struct l5_service_options options = {.handler = (uint64_t)(uintptr_t)handler,
