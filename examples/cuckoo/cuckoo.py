@@ -22,6 +22,7 @@ SLOTS = 7
 SEARCH_MAX = 500  # buckets that an insertion looks into for a free slot
 LOOKS_MAX = 100  # at buckets that entries move out of all the time
 FREE = bytes(SLOT_BYTES)
+Steps = dict[int, tuple[int, int] | None]  # to a bucket, and the slot in it, from another one
 USAGE = "cuckoo.py serve URL... | put URL KEY VALUE | get URL KEY | delete URL KEY"
 
 
@@ -101,7 +102,7 @@ class CuckooTable:
 
     def make_room(self, key: bytes) -> tuple[int, int]:
         """Find the shortest way to a free slot, and move the entries on it, the last one first."""
-        came_from: dict[int, tuple[int, int] | None] = {}
+        came_from: Steps = {}
         queue = deque(buckets_of(key, self.layout.count))
         came_from.update(dict.fromkeys(queue))
         while queue and len(came_from) < SEARCH_MAX:
@@ -118,9 +119,7 @@ class CuckooTable:
                     queue.append(other)
         raise OverflowError("the table is full")
 
-    def move_along(
-        self, came_from: dict[int, tuple[int, int] | None], index: int, free: int
-    ) -> tuple[int, int]:
+    def move_along(self, came_from: Steps, index: int, free: int) -> tuple[int, int]:
         """Move entries until the free slot is in a bucket of the new key's."""
         while (step := came_from[index]) is not None:
             source, slot = step
@@ -160,11 +159,8 @@ async def serve(*urls: str, size_bytes: int = 1 << 20) -> None:
         table = CuckooTable(region)
 
         async def handle(request: bytes) -> bytes:
-            command, key, value = (
-                request[:1],
-                request[2 : 2 + request[1]],
-                request[2 + request[1] :],
-            )
+            command, end = request[:1], 2 + request[1]
+            key, value = request[2:end], request[end:]
             if command == b"p":
                 table.put(key, value)
             elif not table.delete(key):
@@ -184,9 +180,8 @@ async def ask(command: str, url: str, key: str, value: str = "") -> None:
     async with await l5.connect(url) as connection:
         name = key.encode()
         if command != "get":
-            await connection.request(
-                command[0].encode() + bytes([len(name)]) + name + value.encode()
-            )
+            entry = bytes([len(name)]) + name + value.encode()
+            await connection.request(command[0].encode() + entry)
             return
         found = await CuckooReader(await connection.open_region("cuckoo")).get(name)
         print("no such key" if found is None else found.decode())

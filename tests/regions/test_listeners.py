@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 import pytest
 
 import l5
