@@ -27,6 +27,7 @@ _BATCH = 16
 """Averages change every so many requests, by at most the first so many latencies of each path:
 most of the cost of a policy that looks at each request would lie in looking."""
 _GAP_MAX = 1e15
+_INFINITY = float("inf")
 _KNOWN = 8
 """Latencies before one can be told to be an outlier."""
 
@@ -165,13 +166,19 @@ class LatencyModel:
         return self._choose(now - last)
 
     def observe(self, path: Path, latency_s: float, now: float, reads: int = 0) -> None:
-        """Keep a latency until it is taken into the average of its path."""
+        """Keep a latency until it is taken into the average of its path.
+
+        What is not finite or negative is no latency, and is not looked at; less than one read, or
+        an infinity of them, says nothing of how many there are.
+        """
+        if not 0.0 <= latency_s < _INFINITY:
+            return
         if path is _SERVER:
             if len(new := self._server.new) < _BATCH:
                 new.append(latency_s)
         elif len(new := self._client.new) < _BATCH:
             new.append(latency_s)
-            self._reads_new.append(reads)
+            self._reads_new.append(reads if 1 <= reads < _INFINITY else 0)
 
     def heartbeat(self, busy_share: float, sequence: int, now: float) -> None:
         """Learn nothing: latencies tell all."""

@@ -1,7 +1,7 @@
 /* LatencyPolicy's state machine in C: what `l5/_offload_model.py` says, step by step and bit by bit.
  *
  *   choose  --> while `until_event` is not 0 and nobody was silent: `better`; one counter goes down
- *   observe --> `fresh` of that path's history, while there is room; more is not looked at
+ *   observe --> `fresh` of that path's history, while there is room; more, or what is no time, is not looked at
  *   event   --> fresh latencies, without outliers, become one batch of the moving average; judge
  *
  *   history:  | batch | batch | ... | batch |   a ring, oldest first: count, sum, sum of squares
@@ -141,7 +141,7 @@ static int forget_all(Latencies *self)
     self->better = SERVER;
     self->until_digest = 1;
     gap = next_gap(self);
-    self->until_other = gap - 1;
+    self->until_other = gap > 0 ? gap - 1 : 0; /* with an error it is drawn again */
     self->until_event = 0;
     return gap < 0 ? -1 : 0;
 }
@@ -209,6 +209,8 @@ static int choose_slowly(Latencies *self, double silence_s)
         self->until_other = gap;
         chosen = !chosen;
     }
+    if (self->until_digest == 0) /* drawing may have run Python code, which may have chosen */
+        self->until_digest = 1;
     step = self->until_digest < self->until_other ? self->until_digest : self->until_other;
     self->until_digest -= step;
     self->until_other -= step;
@@ -282,9 +284,11 @@ static PyObject *latencies_observe(Latencies *self, PyObject *const *args, Py_ss
         reads = PyFloat_AsDouble(all[3]);
     if ((latency_s == -1.0 || reads == -1.0) && PyErr_Occurred())
         return NULL;
+    if (history->fresh_count == BATCH || !(latency_s >= 0.0 && latency_s < INFINITY))
+        Py_RETURN_NONE; /* asking for numbers may have run Python code, which may have come in here */
     history->fresh[history->fresh_count++] = latency_s;
     if (history == &self->of[CLIENT])
-        self->reads_fresh[self->reads_count++] = reads;
+        self->reads_fresh[self->reads_count++] = reads >= 1.0 && reads < INFINITY ? reads : 0.0;
     Py_RETURN_NONE;
 }
 

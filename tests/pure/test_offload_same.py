@@ -15,7 +15,7 @@ from l5._offload_model import LatencyModel
 S, C = l5.Path.SERVER, l5.Path.CLIENT
 pytestmark = pytest.mark.skipif(not native.available, reason=native.reason or "no C")
 
-DEFAULTS = {"window": 100, "outlier": 3.0, "explore": 0.01, "stale_s": 3.0, "reads": 5.0}
+DEFAULTS: dict[str, Any] = {"window": 100, "outlier": 3.0, "explore": 0.01, "stale_s": 3.0, "reads": 5.0}
 
 phases = st.lists(
     st.tuples(
@@ -128,3 +128,81 @@ def test_errors_of_the_source_of_chance_are_passed_on() -> None:
         for number in range(1000):
             path = policy.choose(number * 1e-3)
             policy.observe(path, 1e-6, number * 1e-3, 1)
+
+
+def test_latencies_that_come_in_while_one_is_asked_for() -> None:
+    """There is room for 16; asking for a number may run code that observes, or another thread."""
+    policy = l5.LatencyPolicy()
+
+    class Nested:
+        def __init__(self, depth: int, path: l5.Path) -> None:
+            self.depth, self.path = depth, path
+
+        def __float__(self) -> float:
+            if self.depth:
+                wrong.observe(self.path, Nested(self.depth - 1, self.path), 0.0)
+            return 1.5
+
+    wrong: Any = policy
+    policy.choose(0.0)
+    for path in l5.Path:
+        wrong.observe(path, Nested(200, path), 0.0)
+    for _ in range(1000):
+        policy.choose(0.0)
+    assert policy.round_trip_s == 1.5 / 5.0
+    assert policy.better in l5.Path
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf"), -1e-6])
+def test_what_is_no_latency_is_not_looked_at(wrong: float) -> None:
+    makers: list[Any] = [lambda: l5.LatencyPolicy(random=lambda: 0.5, **DEFAULTS)]
+    makers.append(lambda: LatencyModel(lambda: 0.5, 100, 3.0, log1p(-0.01), 3.0, 5.0))
+    for make in makers:
+        policy, other = make(), make()
+        for number in range(2000):
+            path = policy.choose(number * 1e-5)
+            assert other.choose(number * 1e-5) is path
+            policy.observe(path, wrong, 0.0, 1)
+            for each in (policy, other):
+                each.observe(path, 2e-5 if path is S else 1e-6, 0.0, 1)
+            policy.observe(path, wrong, 0.0, 1)
+        assert state(policy) == state(other)
+        assert policy.round_trip_s == 1e-6
+        assert policy.better is C
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -3.0, 0.5])
+def test_a_wrong_number_of_reads_says_nothing(wrong: float) -> None:
+    makers: list[Any] = [lambda: l5.LatencyPolicy(random=lambda: 0.5, **DEFAULTS)]
+    makers.append(lambda: LatencyModel(lambda: 0.5, 100, 3.0, log1p(-0.01), 3.0, 5.0))
+    for make in makers:
+        policy = make()
+        for number in range(500):
+            policy.observe(policy.choose(number * 1e-5), 1e-5, 0.0, wrong)
+        assert policy.reads == 5.0
+
+
+def test_after_an_error_of_chance_both_paths_are_still_tried() -> None:
+    class Spent(Exception):
+        pass
+
+    draws = iter([0.5])
+
+    def chance() -> float:
+        if exhausted:
+            raise Spent
+        return next(draws, 0.5)
+
+    exhausted = False
+    policy = l5.LatencyPolicy(random=chance, **{**DEFAULTS, "explore": 0.1})
+    exhausted = True
+    with pytest.raises(Spent):
+        policy.choose(10.0)  # after so long a silence all is forgotten, and a gap is drawn
+        policy.choose(20.0)
+    exhausted = False
+    taken = set[l5.Path]()
+    for number in range(1000):
+        path = policy.choose(20.0 + number * 1e-5)
+        policy.observe(path, 1e-5, 0.0, 1)
+        taken.add(path)
+    assert taken == {S, C}
