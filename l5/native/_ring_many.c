@@ -131,8 +131,10 @@ PyObject *l5_ring_request_many(Ring *self, PyObject *const *args, Py_ssize_t cou
         self->in_flight += (uint64_t)(batch.sent - batch.start - batch.done);
         if (self->poller)
             self->poller->streak += (uint32_t)batch.done;
-        if (rc < 0)
+        if (rc < 0 && batch.sent == batch.start)
             return NULL;
+        if (rc < 0) /* those that were sent are the caller's to wait for: the next call finds it again */
+            PyErr_Clear();
     }
     return Py_BuildValue("(nK)", batch.sent, (unsigned long long)batch.first_id);
 }

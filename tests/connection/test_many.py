@@ -116,3 +116,24 @@ async def test_messages_that_have_come_are_taken_together(tmp_path: Path, bind: 
     expected = [b"%d" % number for number in range(count)]
     expected[77] = b"77" * 200_000
     assert messages == expected
+
+
+@pytest.mark.parametrize("bind", BINDS)
+async def test_a_payload_that_is_taken_away_in_the_middle(tmp_path: Path, bind: str) -> None:
+    """What was sent together with it is waited for, or nobody would know those answers."""
+    view, seen = memoryview(bytearray(b"view")), 0
+
+    async def take_away(request: bytes) -> bytes:
+        nonlocal seen
+        seen += 1
+        if seen == 100:
+            view.release()
+        return request
+
+    url = f"l5+unix://{tmp_path}/s"
+    payloads: list[Any] = [b"a"] * 300 + [view] + [b"b"] * 10
+    async with l5.serve(take_away, url), await l5.connect(url, transports=bind) as connection:
+        with pytest.raises(ValueError, match="released"):
+            await connection.request_many(payloads, window=1000 if bind == "shm" else 64)
+        for _ in range(3):
+            assert await connection.request(b"again") == b"again"
