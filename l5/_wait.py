@@ -124,7 +124,8 @@ class Hub(HubCounters, Unwoken, Errands):
         if self.poller is None:
             self.poller = native.Poller(0)
             self.poller.yield_only = not may_spin()
-            self.poller.movable = os.cpu_count() or 0
+            # Not `os.cpu_count`: what a user says there (PYTHON_CPU_COUNT) is not the machine's.
+            self.poller.movable = max(0, os.sysconf("SC_NPROCESSORS_ONLN"))
         self.poller.budget_ns = max(self.poller.budget_ns, spin_us * 1000)
         return self.poller
 

@@ -21,6 +21,8 @@
  * an answer that comes within a few microseconds is never timed. */
 enum { POLLS_UNTIMED = 64, POLLS_PER_CLOCK = 32 };
 
+enum { WIDENINGS = 100 }; /* attempts to allow a thread its CPUs again: the kernel may lack memory */
+
 uint64_t l5_now_ns(void)
 {
     struct timespec now;
@@ -94,22 +96,39 @@ uint32_t l5_channels_told(struct l5_channel *const *channels, uint32_t count)
     return crowd < L5_CROWD_MAX ? (uint32_t)crowd : L5_CROWD_MAX;
 }
 
-/* Only who may run on every CPU is moved: another wish is somebody's, and is left alone.  Afterwards
- * every CPU is allowed again, those too that a cpuset may bring later. */
+#ifdef __linux__
+/* Allow every CPU again, those too that a cpuset may bring later; but if meanwhile, we had no CPU,
+ * somebody wished us to be elsewhere, then that.  When a cpuset was changed, what we find is what it
+ * allows, without the CPU that was left. */
+static int return_to_all(int cpu, const cpu_set_t *others)
+{
+    cpu_set_t all, now, allowed;
+    int rc = -1;
+
+    memset(&all, 0xff, sizeof(all));
+    if (sched_getaffinity(0, sizeof(now), &now))
+        now = *others;
+    for (int i = 0; rc && i < WIDENINGS; i++)
+        rc = sched_setaffinity(0, sizeof(all), &all);
+    if (rc || CPU_EQUAL(&now, others) || sched_getaffinity(0, sizeof(allowed), &allowed))
+        return rc;
+    CPU_CLR(cpu, &allowed);
+    return CPU_EQUAL(&now, &allowed) ? 0 : sched_setaffinity(0, sizeof(now), &now);
+}
+#endif
+
+/* Only who may run on every CPU is moved: another wish is somebody's, and is left alone.  Nobody inherits
+ * the narrow mask: only this thread could hand it on, and it is here. */
 int l5_leave_cpu(int cpu, uint32_t cpus)
 {
 #ifdef __linux__
-    cpu_set_t all, others;
+    cpu_set_t others;
 
-    if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getaffinity(0, sizeof(all), &all) || CPU_COUNT(&all) < 2 ||
-        (uint32_t)CPU_COUNT(&all) != cpus)
+    if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getaffinity(0, sizeof(others), &others) || CPU_COUNT(&others) < 2 ||
+        (uint32_t)CPU_COUNT(&others) != cpus)
         return 0;
-    others = all;
     CPU_CLR(cpu, &others);
-    if (sched_setaffinity(0, sizeof(others), &others))
-        return 0;
-    memset(&all, 0xff, sizeof(all));
-    return !sched_setaffinity(0, sizeof(all), &all);
+    return !sched_setaffinity(0, sizeof(others), &others) && !return_to_all(cpu, &others);
 #else
     (void)cpu, (void)cpus;
     return 0;

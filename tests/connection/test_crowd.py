@@ -124,6 +124,17 @@ def _control_page(channel: int) -> int:
     raise AssertionError("no pointer to a control page")
 
 
+async def test_what_is_said_of_the_machines_cpus_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PYTHON_CPU_COUNT: who is pinned to as many would be moved, and allowed all of them."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 3 + os.sysconf("SC_NPROCESSORS_ONLN"))
+    url = f"l5+shm://{tmp_path}/s"
+    async with l5.serve(bytes.upper, url), await l5.connect(url):
+        poller = current_hub().poller
+        assert poller is not None and poller.movable == os.sysconf("SC_NPROCESSORS_ONLN")
+
+
 @two_cpus
 async def test_a_client_in_a_crowd_leaves_its_servers_cpu(tmp_path: Path) -> None:
     url, everywhere = f"l5+unix://{tmp_path}/s", os.sched_getaffinity(0)
@@ -133,7 +144,7 @@ async def test_a_client_in_a_crowd_leaves_its_servers_cpu(tmp_path: Path) -> Non
             await hear(1, client)  # it does not say so again
             said = crowd_word(client)
             poller = current_hub().poller
-            assert poller is not None and poller.movable == os.cpu_count()
+            assert poller is not None and poller.movable == os.sysconf("SC_NPROCESSORS_ONLN")
             try:
                 for _ in range(1000):
                     os.sched_setaffinity(0, {here})  # who may not be elsewhere stays

@@ -80,3 +80,14 @@ def test_memory_that_must_not_be_taken(programs: Programs, variant: str) -> None
     reasons = programs.run(variant, "segments").splitlines()
     assert len(reasons) == 11
     assert len(set(reasons)) >= 6
+
+
+def test_leaving_a_cpu_takes_nobodys_wishes_away(tmp_path: Path) -> None:
+    program = tmp_path / "leave_cpu"
+    compiler = shutil.which("gcc") or shutil.which("clang")
+    assert compiler, "no C compiler: install gcc or clang"
+    sources = [HERE / "c/leave_cpu.c", NATIVE / "channel.c", NATIVE / "segment.c"]
+    command = [compiler, *FLAGS, *VARIANTS["address"], f"-I{NATIVE}", *map(str, sources)]
+    subprocess.run([*command, "-o", str(program)], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
