@@ -15,7 +15,13 @@ from l5._offload_model import LatencyModel
 S, C = l5.Path.SERVER, l5.Path.CLIENT
 pytestmark = pytest.mark.skipif(not native.available, reason=native.reason or "no C")
 
-DEFAULTS: dict[str, Any] = {"window": 100, "outlier": 3.0, "explore": 0.01, "stale_s": 3.0, "reads": 5.0}
+DEFAULTS: dict[str, Any] = {
+    "window": 100,
+    "outlier": 3.0,
+    "explore": 0.01,
+    "stale_s": 3.0,
+    "reads": 5.0,
+}
 
 phases = st.lists(
     st.tuples(
@@ -194,7 +200,7 @@ def test_after_an_error_of_chance_both_paths_are_still_tried() -> None:
         return next(draws, 0.5)
 
     exhausted = False
-    policy = l5.LatencyPolicy(random=chance, **{**DEFAULTS, "explore": 0.1})
+    policy = l5.LatencyPolicy(random=chance, explore=0.1)
     exhausted = True
     with pytest.raises(Spent):
         policy.choose(10.0)  # after so long a silence all is forgotten, and a gap is drawn
