@@ -7,6 +7,7 @@ reader sees of concurrent writes.
 
 import errno
 import os
+import threading
 from typing import Any, Self, cast, overload
 
 import attrs
@@ -21,6 +22,9 @@ __all__ = ["RTree", "TreeFull", "TreeStats"]
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.uint64]
+
+_sharing = threading.Lock()
+"""Trees move one at a time: who finds that another thread moves one has to wait for its region."""
 
 
 @attrs.frozen
@@ -111,15 +115,16 @@ class RTree(Tree):
         meanwhile. Raises OSError, and leaves the tree as it is, when there is not so much memory or
         the system has none that can be shared.
         """
-        if self.region is not None:
-            return
+        with _sharing:
+            if self.region is None:
+                self._move()
+
+    def _move(self) -> None:
         region = l5.Region.create(self.stats(walk=False).arena_bytes)
         try:
             if region.fileno() < 0:
                 raise OSError(errno.ENOTSUP, "there is no memory here that processes can share")
             self.move_into(region)
-        except FileExistsError:  # another thread was faster
-            region.close()
         except BaseException:
             region.close()
             raise

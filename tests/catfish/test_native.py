@@ -65,3 +65,16 @@ def test_threads_share_a_service(folder: Path, variant: str) -> None:
     answered, refused = run(folder, variant, "threads", "7", "8000")
     assert answered + refused == 4 * 8000
     assert min(answered, refused) > 3000
+
+
+@pytest.mark.parametrize("mode", ["early", "late", "hole"])
+def test_a_tree_that_could_not_be_moved_is_as_it_was(mode: str, folder: Path) -> None:
+    program = folder / "share_fails"
+    if not program.exists():
+        left_out = {"rt_python.c", "rt_share.c"}
+        sources = [path for path in sorted(NATIVE.glob("rt_*.c")) if path.name not in left_out]
+        command = ["cc", *FLAGS, *VARIANTS["plain"], f"-I{NATIVE}", f"-I{ROOT / 'l5' / 'native'}"]
+        command += [*map(str, sources), str(HERE / "c" / "share_fails.c"), "-o", str(program)]
+        subprocess.run([*command, "-lm", "-pthread"], check=True)
+    done = subprocess.run([program, mode], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr

@@ -75,6 +75,39 @@ def test_what_a_tree_writes_is_in_the_region() -> None:
     assert sorted(tree.search(*EVERYTHING[:2], 9.0, 9.0)) == [5, 9]
 
 
+def test_two_threads_share_a_tree_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both find it in its region afterwards, also who was slower."""
+    create, made = l5.Region.create, list[int]()
+    first_is_here, go_on = threading.Event(), threading.Event()
+
+    def slowly(size_bytes: int) -> l5.Region:
+        made.append(size_bytes)
+        first_is_here.set()
+        assert go_on.wait(10)
+        return create(size_bytes)
+
+    monkeypatch.setattr(l5.Region, "create", slowly)
+    tree = RTree.bulk(boxes(300))
+    found: list[l5.Region | None] = []
+
+    def share() -> None:
+        tree.share()
+        found.append(tree.region)
+
+    threads = [threading.Thread(target=share) for _ in range(2)]
+    threads[0].start()
+    assert first_is_here.wait(10)
+    threads[1].start()
+    threads[1].join(0.05)  # it would make another region meanwhile
+    assert len(made) == 1
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert found == [tree.region] * 2 and tree.region is not None
+    tree.check()
+
+
 def test_a_region_that_is_too_small() -> None:
     tree = RTree.bulk(boxes(1000))
     with l5.Region.create(4096) as region, pytest.raises(OSError) as raised:
