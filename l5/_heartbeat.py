@@ -5,7 +5,8 @@ wants to know; elsewhere a HEARTBEAT frame goes to each client that has sent som
 last one; over RDMA it waits for the next answer.  Nobody is woken by a heartbeat, and there is no
 timer: a server that sleeps says nothing.
 Worker threads of native services do this in C (`service_wait.c`); here it is done for servers that
-live in an event loop.
+live in an event loop, and for those of `l5.blocking`, of which each connection has a loop of its
+own (`blocking/_beats.py`).
 
 How often is agreed on in the hellos: what the client wants, but no oftener than the server tells;
 never if either says 0.

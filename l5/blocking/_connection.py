@@ -13,6 +13,7 @@ from .. import _connection, _transmit
 from .._connect import establish, no_room
 from .._flow import Budget
 from .._frames import Kind
+from .._heartbeat import tell_client
 from .._session import Session
 from .._wait import Waiter
 from . import _in_place, _private_loop
@@ -81,6 +82,10 @@ class Connection(OpensRegions):
         self._ring = ring
         self._fast_request: Callable[[Any], Any] = ring.request if ring else self._start_request
         self._fast_send: Callable[[Any], Any] = ring.send if ring else _not_sent
+
+    def _tell_client(self) -> None:
+        """(Of a server, in its thread) let the client hear how busy this thread is."""
+        tell_client(self._session)
 
     def __repr__(self) -> str:
         session = self._session

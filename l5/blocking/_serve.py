@@ -287,6 +287,7 @@ class Server:
         try:
             if self._per == "connection":
                 end = Connection(made, options, budget)
+                end._tell_client()  # pyright: ignore[reportPrivateUsage]
                 self._begin(thread, end)
                 self._run_connection(end)
             else:

@@ -13,7 +13,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,10 +24,12 @@ from .. import _transmit
 from .._errors import L5Error, MessageTooLarge
 from .._frames import Kind
 from .._handler import RequestContext
+from .._heartbeat import tell_client
 from .._service_values import HandlerError
 from .._session import Session
 from .._transmit import MessageCancelled
 from .._wait import Waiter
+from ._beats import ThreadBeats
 from ._hub import BlockingHub
 
 if TYPE_CHECKING:
@@ -76,6 +78,9 @@ class Worker:
         self._hub.session = self._session
         self._hub.budget, budget.hub = budget, self._hub
         self._hub.on_wake = self._on_wake
+        self._beats = ThreadBeats(self._hub, job.threads) if job.threads > 1 else None
+        self._hub.beats = self._beats
+        tell_client(self._session)
         self._ready: deque[_Request] = deque()
         self._idle: dict[Waiter, None] = {}
 
@@ -202,6 +207,8 @@ class Worker:
                     return
 
     async def _next(self) -> _Request | None:
+        if self._beats is not None:
+            self._beats.look()
         if not self._ready:
             await self._wait(Waiter())
         return self._ready.popleft() if self._ready else None
@@ -238,7 +245,7 @@ class Worker:
             self._not_answered(id, first)
 
     def _handle(self, request: _Request) -> None:
-        job, session, id = self._job, self._session, request.id
+        job, id = self._job, request.id
         left = request.left()
         if left is not None and left <= 0:
             self._count(requests=1, cancelled=1)
@@ -247,11 +254,7 @@ class Worker:
         with job.guard:
             job.running += 1
         try:
-            if job.context:
-                context = RequestContext(session.peer, session.channel.transport, id, left)
-                reply = job.handler(request.payload, context)
-            else:
-                reply = job.handler(request.payload)
+            reply = self._call(request, left)
         except BaseException as error:
             self._fail(id, error)
         else:
@@ -259,6 +262,14 @@ class Worker:
         finally:
             with job.guard:
                 job.running -= 1
+
+    def _call(self, request: _Request, left: float | None) -> Any:
+        job, session = self._job, self._session
+        with nullcontext() if self._beats is None else self._beats.handling():
+            if job.context:
+                context = RequestContext(session.peer, session.channel.transport, request.id, left)
+                return job.handler(request.payload, context)
+            return job.handler(request.payload)
 
     def _reply(self, id: int, reply: Any) -> None:
         if reply is None or isinstance(reply, str | int | float):
