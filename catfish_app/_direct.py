@@ -233,6 +233,16 @@ class MappedTree:
             raise
 
 
+def checked_queries(rects: npt.ArrayLike) -> Floats:
+    """Return n x 4 rectangles to search with; `ValueError` names the row of one that is none."""
+    rows = _rects(rects, "queries")
+    good = (rows[:, :2] <= rows[:, 2:]).all(axis=1)  # false for NaN
+    if not good.all():
+        row = int(np.argmin(good))
+        raise ValueError(f"row {row}: not a valid query: {_explain(rows[row], query=True)}")
+    return rows
+
+
 class WalkedTree:
     """The tree in memory that is read from elsewhere."""
 
@@ -352,11 +362,7 @@ class WalkedTree:
 
     async def search_many(self, rects: npt.ArrayLike) -> tuple[Ids, Ids]:
         """Search n x 4 rectangles, some at a time; return (offsets, ids)."""
-        rows = _rects(rects, "queries")
-        good = (rows[:, :2] <= rows[:, 2:]).all(axis=1)  # false for NaN
-        if not good.all():
-            row = int(np.argmin(good))
-            raise ValueError(f"row {row}: not a valid query: {_explain(rows[row], query=True)}")
+        rows = checked_queries(rects)
         found: list[Ids] = [np.empty(0, _wire.U64)] * len(rows)
         numbers = iter(range(len(rows)))
         failures: list[Exception] = []

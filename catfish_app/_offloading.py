@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 import l5
+from catfish_app._batch import Found, at_once, in_turns, merged, split
 from catfish_app._client import Mode, RTreeClient, _bad_rect, check_k
-from catfish_app._direct import DirectTree, Disturbed, open_tree
+from catfish_app._direct import DirectTree, Disturbed, checked_queries, open_tree
 from catfish_app._rtree import Floats, Ids
 
 if TYPE_CHECKING:
@@ -199,19 +200,50 @@ class OffloadingClient(RTreeClient):
         return nearest
 
     async def search_many(self, rects: npt.ArrayLike) -> tuple[Ids, Ids]:
-        """See `RTreeClient.search_many`; one decision for all of them."""
-        began, given_up = perf_counter(), None
-        if self._choose(began) is _CLIENT:
-            found = await self._direct(lambda tree: tree.search_many(rects), (0, 0, 0, 0), began)
-            if found is not None:
-                return found
-            began, given_up = perf_counter(), self._last
-        answer = await RTreeClient.search_many(self, rects)
-        self._served(began, given_up)
+        """See `RTreeClient.search_many`; the policy is asked for each rectangle.
+
+        Where it splits them, the server and this client work on their parts at the same time.
+        """
+        rows = checked_queries(rects)
+        began = perf_counter()
+        parts = split(len(rows), lambda: self._choose(began) is _CLIENT)
+        if not len(parts.ours):
+            return await self._ask_many(rows, began, None)
+        if not len(parts.theirs):
+            return await self._search_many_here(rows, began)
+        found: list[Found] = []
+        asked: list[Found] = []
+
+        async def ask() -> None:
+            asked.append(await self._ask_many(rows[parts.theirs], began, None))
+
+        async def here() -> None:
+            found.append(await self._search_many_here(rows[parts.ours], perf_counter()))
+
+        await at_once(ask, here)
+        return merged(parts, asked[0], found[0])
+
+    async def _search_many_here(self, rows: Floats, began: float) -> Found:
+        found = await self._direct(
+            lambda tree: in_turns(tree.search_many, rows), (0, 0, 0, 0), began, len(rows)
+        )
+        if found is None:
+            return await self._ask_many(rows, perf_counter(), self._last)
+        return found
+
+    async def _ask_many(
+        self, rows: Floats, began: float, given_up: tuple[l5.Path, float, int, bool] | None
+    ) -> Found:
+        answer = await RTreeClient.search_many(self, rows)
+        self._served(began, given_up, len(rows))
         return answer
 
     async def _direct(
-        self, search: Callable[[DirectTree], Awaitable[T]], rect: Rect, began: float
+        self,
+        search: Callable[[DirectTree], Awaitable[T]],
+        rect: Rect,
+        began: float,
+        searches: int = 1,
     ) -> T | None:
         """Search here; None: ask the server, `_last` tells whether writers are why."""
         self._last = None
@@ -224,7 +256,7 @@ class OffloadingClient(RTreeClient):
         try:
             found = await search(tree)
         except Disturbed:
-            self._disturbed += 1
+            self._disturbed += searches
             self._last = (_SERVER, 0.0, tree.retries - before, True)
             return None
         except (struct.error, TypeError):
@@ -234,18 +266,23 @@ class OffloadingClient(RTreeClient):
             self._last = None
             return None
         now = perf_counter()
-        self._client_count += 1
+        self._client_count += searches
         self._last = (_CLIENT, now - began, tree.retries - before, False)
-        self.policy.observe(_CLIENT, now - began, now, tree.reads)
+        self.policy.observe(_CLIENT, (now - began) / searches, now, tree.reads)
         return found
 
-    def _served(self, began: float, given_up: tuple[l5.Path, float, int, bool] | None) -> None:
+    def _served(
+        self,
+        began: float,
+        given_up: tuple[l5.Path, float, int, bool] | None,
+        searches: int = 1,
+    ) -> None:
         """Take note of an answer of the server's."""
         now = perf_counter()
-        self._server_count += 1
+        self._server_count += searches
         retries = 0 if given_up is None else given_up[2]
         self._last = (_SERVER, now - began, retries, given_up is not None)
-        self.policy.observe(_SERVER, now - began, now)
+        self.policy.observe(_SERVER, (now - began) / max(1, searches), now)
 
     def _choose(self, now: float) -> l5.Path:
         if self._reason:
