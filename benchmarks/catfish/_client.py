@@ -41,6 +41,8 @@ class Wish:
     """A file of rectangles, as `inserts`."""
     inserts: str
     insert_share: float
+    at_once: int = 1
+    """Requests that are under way at a time: the threads of a client machine of the paper's."""
 
 
 class Files:
@@ -58,7 +60,7 @@ class Files:
 
 
 class Run:
-    """Requests one after the other, for some seconds."""
+    """Requests one after the other, or some at a time, for some seconds."""
 
     def __init__(self, tree: RTreeClient, wish: Wish, files: Files, seed: int) -> None:
         self.tree, self.wish = tree, wish
@@ -75,8 +77,8 @@ class Run:
         before = time.perf_counter_ns()
         if self.inserts and self.chance[number % 4096] < self.wish.insert_share:
             where = self.inserts[self.inserted % len(self.inserts)]
-            await self.tree.insert(where, self.first_id + self.inserted)
             self.inserted += 1
+            await self.tree.insert(where, self.first_id + self.inserted - 1)
         else:
             self.hits += len(await self.tree.search(self.queries[number % len(self.queries)]))
         self.times.append(time.perf_counter_ns() - before)
@@ -88,14 +90,25 @@ class Run:
         heard: list[float] = []
         seen = self.connection.heartbeat.sequence
         began = now = time.perf_counter()
-        while now - began < seconds or number < least:
-            for _ in range(CHUNK):
-                await self.one(number)
-                number += 1
-            beat = self.connection.heartbeat
-            if beat.sequence != seen:
-                seen = beat.sequence
-                heard.append(beat.busy_share)
+
+        async def work() -> None:
+            nonlocal number, now, seen
+            while now - began < seconds or number < least:
+                for _ in range(CHUNK):
+                    number += 1
+                    await self.one(number - 1)
+                beat = self.connection.heartbeat
+                if beat.sequence != seen:
+                    seen = beat.sequence
+                    heard.append(beat.busy_share)
+                now = time.perf_counter()
+
+        if self.wish.at_once == 1:
+            await work()
+        else:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(self.wish.at_once):
+                    tasks.start_soon(work)
             now = time.perf_counter()
         return number, now - began, heard
 

@@ -31,8 +31,11 @@ QUERIES = 4000
 MODELLED = LinkSpec(10 * GBPS, latency_s=20e-6, verb_s=1e-6)
 """Between an Ethernet and an InfiniBand: 10 Gb/s, 20 us, a million reads a second."""
 QUOTA = 0.1
-LINKED = f"{HERE}, link model 10 Gb/s"
-LIMITED = f"{HERE}, server has {QUOTA:.0%} of a core"
+AT_ONCE = 4
+"""Searches of each client process: the paper's client machines have many threads, each of which
+waits for its search; one that waits alone uses either the server or its own processor."""
+LINKED = f"{HERE}, link model 10 Gb/s, {AT_ONCE} searches at a time"
+LIMITED = f"{HERE}, server has {QUOTA:.0%} of a core, {AT_ONCE} searches at a time"
 
 
 @attrs.frozen
@@ -56,6 +59,8 @@ class Setup:
     quota: float | None = None
     serves: tuple[str, ...] = ("adaptive",)
     """What the server's worker does while nothing comes; several: one server for each way."""
+    at_once: int = 1
+    """Requests that each client process has under way."""
     judged: tuple[str, str, str, str] | None = None
     """Two methods, the one that is to be as good as the better of them, and the goal."""
 
@@ -73,9 +78,9 @@ PURE = (SERVER, CLIENT, ADAPTIVE)
 R9 = (SERVER.name, CLIENT.name, ADAPTIVE.name, "R9")
 SETUPS = (
     Setup(HERE, (TCP, UNIX, *PURE)),
-    Setup(LINKED, PURE, link=MODELLED, judged=R9),
+    Setup(LINKED, PURE, link=MODELLED, at_once=AT_ONCE, judged=R9),
     # Who spins while nothing comes uses up the quota; who sleeps does not.
-    Setup(LIMITED, PURE, link=MODELLED, quota=QUOTA, serves=("event",), judged=R9),
+    Setup(LIMITED, PURE, link=MODELLED, quota=QUOTA, serves=("event",), at_once=AT_ONCE, judged=R9),
 )
 OVER_TCP = Setup(HERE, (TCP,))
 OVER_UNIX = Setup(HERE, (UNIX,))
@@ -230,6 +235,7 @@ class Measured:
             "queries": str(self.folder / f"queries{number}.npy"),
             "inserts": str(self.folder / f"inserts{number}.npy"),
             "insert_share": self.insert_share,
+            "at_once": setup.at_once,
         }
 
     def points(self, setup: Setup, parts_after: int) -> Iterator[Point]:
