@@ -85,7 +85,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     _leaks.settle()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell starts background jobs so; programs that tests start and interrupt would inherit it.
+        # A shell starts background jobs so; programs that tests interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if _skips.strict():
         import hypothesis  # not where processors are emulated: it takes its time
