@@ -28,6 +28,8 @@ def attach(session: Session, options: Options) -> None:
     if session.lane is not None:
         if hasattr(session.server, "on_news"):
             session.lane.server = session.server
+        limit = min(session.lane.receive_limit, session.takes.max_message_bytes)
+        session.lane.receive_limit = limit  # a frame may be longer: by a deadline, unknown here
         hub.ring_poller(0).add_lane(session.lane, session)
         return
     enter: Any = getattr(session.channel, "attach", None)

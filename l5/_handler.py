@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 Handler = Callable[..., "Buffer | Awaitable[Buffer]"]
 """``handler(request)`` or ``handler(request, context)``, plain or ``async``."""
 
+IN_ROW_MAX = 16
+"""Requests of the generic path that are handled in a row, while others may wait in C."""
+
 
 @attrs.frozen
 class RequestContext:

@@ -99,7 +99,7 @@ class AnswerWaiter(Waiter):
     def collect(self) -> object:
         """See `Waiter.collect`; whether the answer was there, `ready` tells."""
         session = self.session
-        if session.state != "OPEN":
+        if self.ready or session.state != "OPEN":
             return None
         try:
             reply = session.ring.collect(self.id)
@@ -127,6 +127,8 @@ class LaneWaiter(Waiter):
     def collect(self) -> object:
         """See `Waiter.collect`; whatever else came, the session has been told of."""
         session = self.session
+        if self.ready:  # another task has looked, and found it: what comes now is not for us
+            return None
         try:
             reply = session.lane.collect(self.request.id)
         except Exception as error:  # what was read is lost

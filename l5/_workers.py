@@ -195,14 +195,14 @@ class Workers:
 
     async def _lead(self, worker: Worker) -> None:
         hub = self._hub
-        handler = None if self._context else self._handler
+        handler, taken = None if self._context else self._handler, 0
         while self._leader is worker:
             if worker.scope is not None and worker.scope.cancel_called:
                 await _handler.end_cancellation(worker)
-            if self._ready:
+            if self._ready and (taken := taken + 1) % _handler.IN_ROW_MAX:
                 await self._handle(worker, *self._ready.popleft())
                 continue
-            found: Any = hub.poller and hub.poller.serve(self, handler)
+            found: Any = hub.poller and hub.poller.serve(self, handler, not self._ready)
             if type(found) is tuple:
                 await self._go_on(worker, *cast("tuple[str, Any, int, Any, Any]", found))
             else:

@@ -143,6 +143,7 @@ struct Poller {
     Lane **lanes;          /* strong, by descriptor: where sockets have a short way */
     Lane *hot, **hot_end;  /* a queue: those that have requests, or may have; served in turn */
     uint32_t lane_room, lane_count, hot_count;
+    int lanes_wait;        /* a ring was handed to Python last time: their turn is first */
 };
 
 typedef struct {

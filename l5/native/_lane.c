@@ -130,6 +130,7 @@ static PyMemberDef lane_members[] = {
     {"held", T_INT, offsetof(Lane, held), 0, "the channel holds bytes that it has read"},
     {"unsent", T_INT, offsetof(Lane, unsent), 0, "the channel holds bytes that are to be sent"},
     {"aside", T_INT, offsetof(Lane, aside), 0, "how many want every frame to pass the channel"},
+    {"receive_limit", T_UINT, offsetof(Lane, receive_limit), 0, "longest message that is taken here"},
     {"next_id", T_ULONGLONG, offsetof(Lane, next_id), 0, "id of the next message"},
     {"in_flight", T_ULONGLONG, offsetof(Lane, in_flight), 0, "our requests without an answer"},
     {"in_flight_max", T_ULONGLONG, offsetof(Lane, in_flight_max), 0, "what the peer allows"},

@@ -1,6 +1,8 @@
 /* The hot calls of a Lane: reading, and writing, one frame.  See _lane.h. */
 #include "_lane.h"
 
+#include <sys/socket.h>
+
 enum next { NOTHING = 0, REQUEST = 1, PYTHON = 2 }; /* of l5_lane_next; -1: an exception */
 
 /* Give the channel what was read and is no usual frame, or why nothing could be read. */
@@ -31,6 +33,8 @@ static int keep(Lane *self, int kind, uint64_t id, PyObject *payload, size_t sen
     }
     Py_XDECREF(rest);
     Py_XDECREF(done);
+    if (!done)
+        shutdown(self->fd, SHUT_RDWR); /* half a frame is out: nothing may come behind it */
     return done ? 0 : -1;
 }
 
@@ -149,7 +153,7 @@ static int taken(Lane *self, const uint8_t *data, size_t used, size_t bytes)
 }
 
 /* Read behind what is left of the last read, if that is the beginning of a usual frame: `room` has it
- * all then.  0 when nothing came. */
+ * all then.  0 when nothing came; an error goes to the channel, for a socket tells it only once. */
 static ssize_t read_on(Lane *self, uint8_t *room, const uint8_t *left, size_t bytes)
 {
     ssize_t got;
@@ -158,8 +162,10 @@ static ssize_t read_on(Lane *self, uint8_t *room, const uint8_t *left, size_t by
         return 0;
     memcpy(room, left, bytes);
     got = l5_stream_receive(self->fd, room + bytes, self->take - bytes);
-    if (got <= 0)
-        return 0; /* whatever it is, the channel finds it again */
+    if (got == 0 || got == -EAGAIN)
+        return 0; /* the channel finds the end again */
+    if (got < 0)
+        return got;
     self->more = (size_t)got == self->take - bytes;
     return (ssize_t)bytes + got;
 }
@@ -171,14 +177,14 @@ int l5_lane_next(Lane *self, uint64_t *id, PyObject **payload)
     const uint8_t *data = room;
     PyObject *rest = self->rest;
     struct l5_frame frame;
-    ssize_t bytes, longer;
+    ssize_t bytes, longer = 0;
     int rc;
 
     if (rest) {
         data = (const uint8_t *)PyBytes_AS_STRING(rest) + self->rest_at;
         bytes = PyBytes_GET_SIZE(rest) - (Py_ssize_t)self->rest_at;
         longer = read_on(self, room, data, (size_t)bytes);
-        if (longer) {
+        if (longer > 0) {
             self->rest = NULL;
             Py_CLEAR(rest);
             data = room;
@@ -190,7 +196,7 @@ int l5_lane_next(Lane *self, uint64_t *id, PyObject **payload)
         if (bytes == -EAGAIN)
             return NOTHING;
     }
-    if (bytes > 0 && l5_stream_peek(data, (size_t)bytes, self->receive_limit, &frame) &&
+    if (bytes > 0 && longer >= 0 && l5_stream_peek(data, (size_t)bytes, self->receive_limit, &frame) &&
         frame.kind == L5_REQUEST && !self->partials && self->handling < self->handling_max) {
         *id = frame.id;
         *payload = PyBytes_FromStringAndSize((const char *)frame.payload, frame.size);
@@ -202,7 +208,9 @@ int l5_lane_next(Lane *self, uint64_t *id, PyObject **payload)
         return REQUEST;
     }
     self->rest = NULL;
-    rc = feed(self, data, bytes > 0 ? (size_t)bytes : 0, bytes < 0 ? (int)-bytes : 0);
+    if (longer >= 0)
+        longer = bytes;
+    rc = feed(self, data, bytes > 0 ? (size_t)bytes : 0, longer < 0 ? (int)-longer : 0);
     Py_XDECREF(rest);
     return rc < 0 ? -1 : PYTHON;
 }

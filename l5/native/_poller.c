@@ -91,8 +91,23 @@ static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *pr
     return NULL;
 }
 
+/* Rings, then lanes; lanes first after a ring was handed up, for another may be there each time. */
+static PyObject *serve_all(Poller *self, PyObject *server, PyObject *handler, int *progress)
+{
+    PyObject *up = NULL;
+
+    if (self->lanes_wait)
+        *progress = 1; /* of the lanes or not: the rings have not been looked at */
+    else
+        up = scan(self, server, handler, progress);
+    self->lanes_wait = up && self->hot_count;
+    if (!up && !PyErr_Occurred() && self->hot_count)
+        up = l5_lanes_turn(self, server, handler, progress);
+    return up;
+}
+
 PyDoc_STRVAR(serve_doc,
-"serve(server, handler) -> tuple | Ring | bool | None\n\n"
+"serve(server, handler, wait=True) -> tuple | Ring | bool | None\n\n"
 "Handle the requests of `server`'s rings, spinning for them, until something is not for C:\n"
 "a tuple (what, ring, id, first, second), where what is 'request' (no handler: payload),\n"
 "'suspended' (coroutine, yielded), 'raised' or 'unanswered' (exception), 'returned' (a reply that\n"
@@ -101,8 +116,8 @@ PyDoc_STRVAR(serve_doc,
 
 static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 2)
-        return PyErr_Format(PyExc_TypeError, "serve(server, handler)");
+    if (count != 2 && count != 3)
+        return PyErr_Format(PyExc_TypeError, "serve(server, handler, wait=True)");
     if (!l5_poller_ok(self))
         return NULL;
     for (;;) {
@@ -113,17 +128,15 @@ static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t co
             up = l5_spots_next(self); /* its turn has come, however busy the rings are */
             return up ? up : Py_NewRef(Py_True);
         }
-        up = scan(self, args[0], args[1], &progress);
-        if (!up && !PyErr_Occurred() && self->hot_count)
-            up = l5_lanes_turn(self, args[0], args[1], &progress);
+        up = serve_all(self, args[0], args[1], &progress);
         if (up || PyErr_Occurred())
             return up;
-        if (progress) {
+        if (progress || l5_poller_due(self)) {
             self->waits = 0;
             l5_poller_give_turn(self);
             continue;
         }
-        if (!(self->count || self->spot_count) || !self->budget_ns)
+        if (!(self->count || self->spot_count) || !self->budget_ns || (count == 3 && args[2] == Py_False))
             Py_RETURN_NONE;
         if (!l5_poller_wait(self, self->budget_ns)) /* a client of a crowd may not have the CPU just now */
             return Py_NewRef(self->serving > 1 && ++self->waits < CROWD_WAITS ? Py_True : Py_None);
