@@ -104,9 +104,9 @@ class RequestTable:
             request.reply = reply
         request.waiter.wake()
 
-    def complete(self, request: Request, reply: bytes) -> None:
+    def complete(self, id: int, reply: bytes) -> None:
         """Note the whole answer of a request that is waited for, without a word to who waits."""
-        del self._requests[request.id]
+        request = self._requests.pop(id)
         request.done, request.reply = True, reply
         if self.watch is not None and request.begun_ns:
             self.watch.end(request.begun_ns)

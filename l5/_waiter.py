@@ -116,13 +116,13 @@ class AnswerWaiter(Waiter):
 class LaneWaiter(Waiter):
     """Waits for the answer to one request on a plain socket, and reads it when it is woken."""
 
-    __slots__ = ("request", "session")
+    __slots__ = ("id", "session")
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, id: int) -> None:
         self.ready = False
         self.event = self.asleep_in = self.server = None
         self.session: Any = session
-        self.request: Any = None
+        self.id: int = id  # not the request, which refers to us: both would wait for the collector
 
     def collect(self) -> object:
         """See `Waiter.collect`; whatever else came, the session has been told of."""
@@ -130,13 +130,13 @@ class LaneWaiter(Waiter):
         if self.ready:  # another task has looked, and found it: what comes now is not for us
             return None
         try:
-            reply = session.lane.collect(self.request.id)
+            reply = session.lane.collect(self.id)
         except Exception as error:  # what was read is lost
             session.fail(error)
             return None
         if type(reply) is bytes:
             self.ready = True
-            session.requests.complete(self.request, reply)
+            session.requests.complete(self.id, reply)
             if session.patient:
                 session.wake_patient()
         return None
@@ -145,9 +145,7 @@ class LaneWaiter(Waiter):
 def note_sent(session: Any, id: int) -> Request:
     """Note a request that a hot call has sent, with what waits for its answer."""
     if session.lane is not None:
-        waiter: Any = LaneWaiter(session)
-        waiter.request = request = session.requests.open(id, waiter, sent=True)
-        return request
+        return session.requests.open(id, LaneWaiter(session, id), sent=True)
     waiter = Waiter() if session.ring is None or session.tap else AnswerWaiter(session, id)
     return session.requests.open(id, waiter, sent=True)
 

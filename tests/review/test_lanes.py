@@ -18,6 +18,7 @@ import l5
 from l5 import native
 from l5._frames import HEADER_BYTES, Flag, Kind
 from l5._hello import encode
+from l5._requests import Request
 from tests.connection._raw import client_hello, raw, read_hello
 from tests.connection.test_lanes import Peer, answered_by, ask, asked, echo, frame
 
@@ -199,6 +200,21 @@ async def test_a_ring_for_the_generic_way_leaves_lanes_their_turn(tmp_path: Path
             assert second[0] == "request"
             assert second[3] == b"q"
             assert type(poller.serve(server._workers, None)) is native.Ring
+
+
+async def test_requests_leave_nothing_to_the_collector(tmp_path: Path) -> None:
+    async with l5.serve(echo, f"l5+unix://{tmp_path}/s") as server:
+        async with await l5.connect(server.urls[0], transports="unix") as connection:
+            await connection.request(b"x")
+            gc.collect()
+            gc.disable()
+            try:
+                for _ in range(100):
+                    await connection.request(b"x")
+                left = [one for one in gc.get_objects() if type(one) is Request]
+            finally:
+                gc.enable()
+    assert not left
 
 
 async def test_a_handler_that_closes_what_the_collector_then_finds(tmp_path: Path) -> None:
