@@ -239,6 +239,7 @@ class Poller:
     count: int
     total: int
     budget_ns: int
+    overdue: int
     yield_only: int
     movable: int
     moves: int

@@ -20,9 +20,8 @@ from __future__ import annotations
 import math
 import os
 import threading
-import types
 import weakref
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from time import monotonic
 from types import TracebackType
@@ -31,26 +30,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import anyio
 
 from .._errors import L5Error
-from .._loop import Descriptor
 from .._transmit import MessageCancelled
 from .._wait import Hub, WaitEvent
+from ._sleeping import Expired, NoDescriptor, ThreadEvent, Wish, wait_for
 
 if TYPE_CHECKING:
     from .._fast import Poller, Ring
+    from .._loop import Descriptor
     from .._session import Session
+    from .._watch import Watcher
     from ._budget import ThreadBudget
 
 T = TypeVar("T")
 
-Wish = Callable[[float | None], bool]
-"""Waits at most so many seconds (None: for ever); tells whether it was woken."""
-
 _LOCKED, _LOCKED_INSIDE = 1, 2  # enum sharing in native/_fast.c
 _LONGEST_SLEEP_S = 86400.0
-
-
-class Expired(BaseException):
-    """The time of a call, or of a deadline in it, is over; raised where the engine waits."""
 
 
 OWN_ERRORS: Final[tuple[type[BaseException], ...]] = (
@@ -105,47 +99,8 @@ class Call:
 _NOBODY = Call(None)
 
 
-@types.coroutine
-def _wait_for(wish: Wish) -> Generator[Wish, bool, bool]:
-    return (yield wish)
-
-
 def _go_on(seconds: float | None) -> bool:
     return seconds is None or seconds > 0
-
-
-class _ThreadEvent:
-    """What a thread sleeps on while another one drives."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self._is_set = False
-
-    def set(self) -> None:
-        """See `WaitEvent.set`."""
-        if not self._is_set:
-            self._is_set = True
-            self._lock.release()
-
-    async def wait(self) -> None:
-        """See `WaitEvent.wait`."""
-        while not self._is_set:
-            if await _wait_for(self._block) and not self._is_set:
-                raise Expired
-
-    def _block(self, seconds: float | None) -> bool:
-        return self._lock.acquire(timeout=-1 if seconds is None else seconds)
-
-
-class _NoDescriptor(Descriptor):
-    """There is no event loop to register the hub's descriptor with."""
-
-    def __init__(self, fd: int) -> None:
-        del fd
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class _Scope(AbstractContextManager["_Scope"]):
@@ -189,6 +144,8 @@ class BlockingHub(Hub):
         self._callers: set[int] = set()
         """Threads that are in a call: a signal handler in one of them must not wait for it."""
         self._call = _NOBODY
+        self._woken_by: list[tuple[int, int]] = []
+        self._slept_on: Watcher | None = None
         if ring is not None:
             ring.shared = _LOCKED
         _hubs.add(self)
@@ -300,24 +257,37 @@ class BlockingHub(Hub):
 
     async def breathe(self) -> None:
         """Let other threads in, look whether the time is over, and at the descriptors."""
-        if await _wait_for(_go_on):
+        if await wait_for(_go_on):
             raise Expired
         self._breathed()
         self.poll_events()
 
     async def _sleep(self) -> None:
-        if await _wait_for(self._block):
+        if await wait_for(self._block):
             raise Expired
 
     def _block(self, seconds: float | None) -> bool:
         watcher = self._watcher
-        return watcher is None or bool(watcher.poll(seconds))
+        if watcher is None:
+            return True
+        self._slept_on, self._woken_by = watcher, watcher.poll(seconds)
+        return bool(self._woken_by)
+
+    def _news(self, watcher: Watcher, own: object) -> list[tuple[int, int]]:
+        """See `Hub._news`; what a sleep ended with is not asked for again.
+
+        It may be old: then another thread saw to it meanwhile, and whoever is told finds nothing.
+        """
+        events, self._woken_by = self._woken_by, []
+        if events and watcher is self._slept_on:
+            return events
+        return super()._news(watcher, own)
 
     def _new_descriptor(self, fd: int) -> Descriptor:
-        return _NoDescriptor(fd)
+        return NoDescriptor(fd)
 
     def _new_event(self) -> WaitEvent:
-        return _ThreadEvent()
+        return ThreadEvent()
 
     def caller(self) -> object:
         """See `Errands.caller`."""

@@ -147,7 +147,9 @@ class Worker:
         self._session.close()
 
     def end(self) -> None:
-        """(Any thread) notice that the server drains."""
+        """(Any thread, a handler too) notice that the server drains before the next request."""
+        if self._hub.poller is not None:
+            self._hub.poller.overdue = 1
         self._hub.wake()
 
     def cut(self) -> None:

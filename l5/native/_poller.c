@@ -20,7 +20,7 @@ void l5_note_handled(Poller *self)
         self->clock_every = self->clock_every ? self->clock_every * 2 : 1;
     self->clock_in = self->clock_every;
     self->clock_ns = now;
-    self->overdue = now - self->turn_ns > TURN_MAX_NS;
+    self->overdue |= now - self->turn_ns > TURN_MAX_NS; /* it may have been set by who wants to be heard */
 }
 
 /* ---- serving ---------------------------------------------------------------------------------- */
@@ -246,6 +246,7 @@ static PyMemberDef poller_members[] = {
     {"hot", T_UINT, offsetof(Poller, hot_count), READONLY, "lanes that have requests, or may have"},
     {"budget_ns", T_ULONGLONG, offsetof(Poller, budget_ns), 0, "spin budget"},
     {"patient_until_ns", T_ULONGLONG, offsetof(Poller, patient_until_ns), READONLY, "the event loop may wait until then"},
+    {"overdue", T_INT, offsetof(Poller, overdue), 0, "the event loop must run now, whatever its patience"},
     {"yield_only", T_INT, offsetof(Poller, yield_only), 0, "never spin, only yield"},
     {"movable", T_UINT, offsetof(Poller, movable), 0, "CPUs of the machine, if we may leave one; 0: never"},
     {"shared", T_INT, offsetof(Poller, shared), 0, "any thread may use it that holds the connection's lock"},
