@@ -165,14 +165,18 @@ class Beats:
         try:
             if session.ring is not None:
                 session.ring.tell(self.sequence, millionths)
-            elif frames_received(session) == client.frames:
+                return True
+            said = Kind.HEARTBEAT, 0, 0, PAYLOAD.pack(self.sequence, millionths)
+            if session.channel.carry(*said):
+                return (
+                    True  # also to who asks nothing now: his next answer says how busy we were last
+                )
+            if frames_received(session) == client.frames:
                 return False
-            else:
-                client.frames = frames_received(session)
-                said = Kind.HEARTBEAT, 0, 0, PAYLOAD.pack(self.sequence, millionths)
-                if not session.channel.carry(*said):
-                    # When there is no room it need not know how busy we are: it does not listen.
-                    session.try_frame(*said)
+            client.frames = frames_received(session)
+            session.try_frame(
+                *said
+            )  # no room: it need not know how busy we are, it does not listen
         except _GONE:
             return False  # the session knows, and has told who waits
         return True

@@ -6,14 +6,15 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import pytest
 
 import l5
 from l5 import native
-from l5._heartbeat import PAYLOAD, Heard
+from l5._heartbeat import PAYLOAD, Beats, Heard
 from tests.native import _handlers
 
 pytestmark = pytest.mark.anyio
@@ -249,3 +250,27 @@ async def test_a_loop_that_has_used_up_its_quota_is_full(url: str) -> None:
             while connection.heartbeat.busy_share < 1.0:
                 assert await connection.request(b"x") == b"X"
                 await anyio.sleep(0.005)
+
+
+async def test_what_waits_for_an_answer_is_the_last_word() -> None:
+    """Who asks nothing for a while is told how busy we are then, not how busy we were before."""
+    carried: list[int] = []
+
+    def carry(kind: int, flags: int, id: int, payload: bytes) -> bool:
+        carried.append(PAYLOAD.unpack(payload)[0])
+        return True
+
+    class Silent:
+        state, leaving, ring, lane, frames_received = "OPEN", None, None, None, 1
+        channel = SimpleNamespace(carry=carry)
+        sends = SimpleNamespace(heartbeat_ms=1)
+        on_close: list[Any] = []
+
+    session, hub = Silent(), SimpleNamespace(poller=None, looked_ns=0, slept_ns=0)
+    beats = Beats(cast("Any", hub))
+    beats.add(cast("Any", session))
+    for _ in range(100):
+        await anyio.sleep(0.001)
+        beats.look()
+    assert len(carried) > 2
+    assert carried[-1] == beats.sequence
