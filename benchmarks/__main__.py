@@ -53,6 +53,7 @@ COMMANDS = {
         "benchmarks.l5_tables",
         "YCSB of the L5 paper: tables I to IV, figures 10, 11",
     ),
+    "profile": ("benchmarks.profile", "instructions of a request, by callgrind (needs valgrind)"),
     "rdma": ("benchmarks.rdma", "small messages by verbs: figure 8 of the L5 paper"),
     "rdma-posts": ("benchmarks.rdma_posts", "what a request's posts cost the host, no device"),
     "regions": ("benchmarks.regions", "accesses to remote memory, mapped and emulated"),
