@@ -10,6 +10,7 @@ from l5 import _errors
 from l5._errors import (
     AddressError,
     Attempt,
+    BufferTooShort,
     ConnectError,
     DeadlineExceeded,
     L5Error,
@@ -31,6 +32,7 @@ SAMPLES = [
     ProtocolError("either"),
     LocalProtocolError("mine"),
     MessageTooLarge(1025, 1024),
+    BufferTooShort(2048, 1024),
     RemoteProtocolError("theirs", code="version"),
     RequestFailed("KeyError", "'x'"),
     RequestFailed("KeyError", ""),
