@@ -139,8 +139,7 @@ class _JsonReport(_Report):
     def listening(self, server: TreeServer, pages: dict[str, str]) -> None:
         workers = 0 if server.native is None else server.native.workers
         facts = {"urls": server.urls, "entries": len(server.tree), "workers": workers}
-        facts["not_shared"] = server.not_shared
-        self._say("listening", **facts, **pages)
+        self._say("listening", **facts, not_shared=server.not_shared, **pages)
 
     def stopping(self, name: str) -> None:
         self._say("stopping", signal=name)

@@ -44,6 +44,10 @@ class HubCounters:
     beats: Beats | None = None
     """While it serves clients that want to know how busy it is."""
 
+    def count_sleep(self, slept_ns: int) -> None:
+        self.sleeps += 1
+        self.slept_ns += slept_ns
+
 
 @attrs.frozen
 class ConnectionStatistics:

@@ -218,8 +218,7 @@ class Hub(HubCounters, Unwoken, Errands):
                 await self._nap() if self.napping else await self._sleep()
             finally:
                 waiter.asleep_in = None
-                self.sleeps += 1
-                self.slept_ns += monotonic_ns() - began_ns
+                self.count_sleep(monotonic_ns() - began_ns)
             self._breathed()
             # The driver takes what it waited for, without a look at all else that may have come;
             # not every time, for the others' sake.
