@@ -113,13 +113,13 @@ static int move(Poller *self)
     return 1;
 }
 
-/* Wait for peers that are all elsewhere.  In a crowd it is not a stranger who runs when we yield, and
- * the answer is there when we have the CPU again. */
+/* Wait for peers that are all elsewhere.  In a crowd it is mostly not a stranger who runs when we yield,
+ * and the answer is there when we have the CPU again. */
 static int wait_far(Poller *self, uint64_t budget)
 {
     if (spin(self, budget))
         return 1;
-    return self->crowd > 1 && yield_now(self, l5_now_ns(), 2);
+    return self->crowd > 1 && yield(self, 2);
 }
 
 /* Some are here: they have the CPU soon.  If none of them wanted it, the others are waited for on. */
