@@ -42,7 +42,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture(autouse=True)
-def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_leaks(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Fail a passing test that leaves something open behind."""
     if request.node.get_closest_marker("leaks") or not _leaks.SUPPORTED:
         yield
@@ -51,6 +51,10 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if request.node.stash.get(FAILED, False):
         return
+    for record in caplog.get_records("call"):
+        if record.exc_info and record.exc_info[2]:
+            # What was logged is kept for the test, and with it all that its frames refer to.
+            traceback.clear_frames(record.exc_info[2])
     left = _leaks.left_behind(before)
     if left:
         pytest.fail("this test left behind:\n  " + "\n  ".join(left), pytrace=False)
