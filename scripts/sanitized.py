@@ -38,7 +38,7 @@ NOT_HERE = "not sanitizer and not slow"
 TRIO = "trio or not (asyncio or uvloop)"
 PARTS = {
     "conformance": ["tests/conformance/test_transports.py", "-k", "SharedMemory and trio"],
-    "connection": ["tests/connection", "tests/review", "-k", f"({TRIO}) and not test_costs"],
+    "connection": ["tests/connection", "tests/review", "-k", f"({TRIO}) and not costs"],
     "native": ["tests/native/test_service.py", "tests/native/test_service_served.py", "-k", TRIO],
     "pages": ["tests/pages/test_pages.py", "-k", TRIO],
     "tree": ["tests/rtree/test_rtree.py", "tests/catfish/test_native.py", "-k", TRIO],
