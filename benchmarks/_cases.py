@@ -10,8 +10,8 @@ import attrs
 
 from benchmarks import _report
 from benchmarks._harness import Metric, Row, Sample, Watch, compare, take_turns
+from benchmarks._quota import NoQuota
 from benchmarks.messaging_peers.pair import Pair, Spec, WorkerFailed
-from benchmarks.messaging_peers.surroundings import NoQuota
 
 RATE = Metric("rate", "round trips", "1/s")
 P50 = Metric("p50_us", "p50", "us")

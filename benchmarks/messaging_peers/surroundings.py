@@ -11,13 +11,12 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
+from benchmarks import _quota
+from benchmarks._quota import NoQuota
+
 PERIOD_US = 100_000
 SHARES = 1024
 """What a control group weighs that nobody has favoured (version 1)."""
-
-
-class NoQuota(Exception):
-    """This machine lets us set no quota, for the reason that it tells."""
 
 
 def compute() -> None:
@@ -73,40 +72,27 @@ def _with_another(
 @contextmanager
 def quota(processors: float, name: str, root: Path = Path("/sys/fs/cgroup")) -> Generator[Path]:
     """Make a control group with so much processor time; whoever is to be in it calls `enter`."""
-    base = _own_group(root)
-    group = base / name
-    limit = round(processors * PERIOD_US)
-    try:
-        group.mkdir()
-    except OSError as error:
-        raise NoQuota(f"cgroup {base} is not writable: {error.strerror}") from error
-    try:
-        try:
-            if (group / "cpu.cfs_quota_us").exists():
-                (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-                (group / "cpu.cfs_quota_us").write_text(str(limit))
-                # The group is favoured as the benchmark was.
-                nice = min(0, os.getpriority(os.PRIO_PROCESS, 0))
+    base, first = _own_group(root)
+    with _quota.group(base / name, processors, PERIOD_US, first=first) as group:
+        if first:  # the group is favoured as the benchmark was
+            nice = min(0, os.getpriority(os.PRIO_PROCESS, 0))
+            try:
                 (group / "cpu.shares").write_text(str(round(SHARES * 1.25**-nice)))
-            else:
-                (group / "cpu.max").write_text(f"{limit} {PERIOD_US}")
-        except OSError as error:
-            raise NoQuota(f"{group} takes no quota: {error.strerror}") from error
+            except OSError as error:
+                raise NoQuota(f"{group} takes no shares: {error.strerror}") from error
         yield group
-    finally:
-        group.rmdir()
 
 
-def _own_group(root: Path) -> Path:
-    """Return where this process is in the hierarchy that shares out the processors."""
+def _own_group(root: Path) -> tuple[Path, bool]:
+    """Return where this process is in the cpu controller's tree, and if that is version 1's."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "cpu" in controllers.split(","):
             base = root / "cpu"
-            return (base if base.exists() else root / controllers) / path.lstrip("/")
+            return (base if base.exists() else root / controllers) / path.lstrip("/"), True
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         if line.startswith("0::"):
-            return root / line[3:].lstrip("/")
+            return root / line[3:].lstrip("/"), False
     raise NoQuota("this process is in no control group")
 
 
