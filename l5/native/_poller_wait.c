@@ -70,12 +70,16 @@ static void judge(Poller *self, uint64_t begun, uint64_t taken)
     self->yield_after_ns = begun + taken + self->yield_pause * taken;
 }
 
-static int yield_now(Poller *self, uint64_t begun, int times)
+static int yield(Poller *self, int times)
 {
-    PyThreadState *state = l5_poller_gil_dear(self) ? NULL : PyEval_SaveThread();
-    uint64_t taken;
-    int found = l5_yield(self->channels, self->count, times) || l5_spots_news(self);
+    uint64_t taken, begun = l5_now_ns();
+    PyThreadState *state;
+    int found;
 
+    if (begun < self->yield_after_ns)
+        return 0;
+    state = l5_poller_gil_dear(self) ? NULL : PyEval_SaveThread();
+    found = l5_yield(self->channels, self->count, times) || l5_spots_news(self);
     taken = l5_now_ns() - begun;
     if (state) {
         PyEval_RestoreThread(state);
@@ -87,13 +91,6 @@ static int yield_now(Poller *self, uint64_t begun, int times)
     self->turn_since_ns = begun + taken;
     judge(self, begun, taken);
     return found;
-}
-
-static int yield(Poller *self, int times)
-{
-    uint64_t begun = l5_now_ns();
-
-    return begun >= self->yield_after_ns && yield_now(self, begun, times);
 }
 
 /* Leave the CPU to the server that runs there. */
