@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import ExitStack
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ANSWER_SECONDS = 60.0
 WARM_UP_SECONDS = 0.1
 MARGIN_SECONDS = 0.1
+# Never again in this process: a blocking server leaves the file of its socket behind.
+PAIRS = count()
 """Between the end of the warm-up and the common start; waking many clients takes a while."""
 
 
@@ -139,7 +142,8 @@ class Pair:
         self.name = spec.name
         self._spec = spec
         self._seconds = seconds
-        self._address = os.path.join(folder, f"{id(self):x}.sock")
+        self._number = next(PAIRS)
+        self._address = os.path.join(folder, f"{self._number}.sock")
         self._workers: list[Worker] = []
         self._clients: list[Worker] = []
         self._around = ExitStack()
@@ -148,7 +152,7 @@ class Pair:
         try:
             address, group = self._address, None
             if self._spec.quota:
-                name = f"l5-bench-{os.getpid()}-{id(self):x}"
+                name = f"l5-bench-{os.getpid()}-{self._number}"
                 group = self._around.enter_context(quota(self._spec.quota, name))
             if not (self._spec.without_server or self._spec.within):
                 self._workers.append(Worker(self._spec, "server", address, group))

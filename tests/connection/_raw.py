@@ -12,10 +12,21 @@ import attrs
 import msgspec
 
 from l5._bootstrap import NOT_UPGRADED
+from l5._frames import HEADER_BYTES, Flag, Kind, pack_header, parse_header
 from l5._hello import ClientHello, Hello, HelloReader, Offer, encode
 from tests.pure._hellos import LIMITS, NUMBERS, PROOF
 
-__all__ = ["NOT_UPGRADED", "client_hello", "envelope", "raw", "raw_server", "read_hello"]
+__all__ = [
+    "NOT_UPGRADED",
+    "Peer",
+    "ask",
+    "client_hello",
+    "envelope",
+    "frame",
+    "raw",
+    "raw_server",
+    "read_hello",
+]
 
 
 def client_hello(**changes: object) -> ClientHello:
@@ -92,3 +103,42 @@ def sent(message: Hello) -> Callable[[anyio.abc.SocketStream, Hello], Awaitable[
             await stream.receive()
 
     return answer
+
+
+def frame(kind: int, id: int, payload: bytes = b"", flags: int = 0) -> bytes:
+    return pack_header(len(payload), kind, flags, id) + payload
+
+
+def ask(id: int, payload: bytes = b"q") -> bytes:
+    return frame(Kind.REQUEST, id, payload)
+
+
+class Peer:
+    """A raw peer that has shaken hands: sends bytes, receives frames."""
+
+    def __init__(self, stream: anyio.abc.SocketStream) -> None:
+        self.stream = stream
+        self.data = b""
+
+    async def frame(self) -> tuple[int, int, bytes]:
+        """Return kind, id and payload of the next message that is no heartbeat."""
+        parts: dict[int, bytes] = {}
+        while True:
+            while len(self.data) < HEADER_BYTES or len(self.data) < HEADER_BYTES + self._size():
+                self.data += await self.stream.receive()
+            header = parse_header(self.data, 0, 1 << 20)
+            end = HEADER_BYTES + header.size_bytes
+            payload, self.data = self.data[HEADER_BYTES:end], self.data[end:]
+            payload = parts.pop(header.id, b"") + payload
+            if header.flags & Flag.MORE:
+                parts[header.id] = payload
+            elif header.kind != Kind.HEARTBEAT:
+                return header.kind, header.id, payload
+
+    def _size(self) -> int:
+        return int.from_bytes(self.data[:4], "little")
+
+    async def answers(self, count: int) -> list[tuple[int, bytes]]:
+        got = [await self.frame() for _ in range(count)]
+        assert {kind for kind, _, _ in got} <= {Kind.RESPONSE}
+        return [(id, payload) for _, id, payload in got]

@@ -20,9 +20,9 @@ import pytest
 
 import l5
 from l5 import native
-from l5._frames import HEADER_BYTES, Flag, Kind, pack_error, pack_header, parse_header
+from l5._frames import HEADER_BYTES, Flag, Kind, pack_error, pack_header
 from l5._hello import Hello, encode
-from tests.connection._raw import client_hello, raw, raw_server, read_hello
+from tests.connection._raw import Peer, ask, client_hello, frame, raw, raw_server, read_hello
 from tests.pure._hellos import SERVER
 
 pytestmark = [
@@ -34,47 +34,8 @@ CHOICE = msgspec.structs.replace(SERVER, choice=None, params={}, rendezvous=None
 BEAT = struct.pack("<QI", 5, 250_000)
 
 
-def frame(kind: int, id: int, payload: bytes = b"", flags: int = 0) -> bytes:
-    return pack_header(len(payload), kind, flags, id) + payload
-
-
-def ask(id: int, payload: bytes = b"q") -> bytes:
-    return frame(Kind.REQUEST, id, payload)
-
-
 def url(kind: str, folder: Path) -> str:
     return "l5://127.0.0.1:0" if kind == "tcp" else f"l5+unix://{folder}/s"
-
-
-class Peer:
-    """A raw peer that has shaken hands: sends bytes, receives frames."""
-
-    def __init__(self, stream: anyio.abc.SocketStream) -> None:
-        self.stream = stream
-        self.data = b""
-
-    async def frame(self) -> tuple[int, int, bytes]:
-        """Return kind, id and payload of the next message that is no heartbeat."""
-        parts: dict[int, bytes] = {}
-        while True:
-            while len(self.data) < HEADER_BYTES or len(self.data) < HEADER_BYTES + self._size():
-                self.data += await self.stream.receive()
-            header = parse_header(self.data, 0, 1 << 20)
-            end = HEADER_BYTES + header.size_bytes
-            payload, self.data = self.data[HEADER_BYTES:end], self.data[end:]
-            payload = parts.pop(header.id, b"") + payload
-            if header.flags & Flag.MORE:
-                parts[header.id] = payload
-            elif header.kind != Kind.HEARTBEAT:
-                return header.kind, header.id, payload
-
-    def _size(self) -> int:
-        return int.from_bytes(self.data[:4], "little")
-
-    async def answers(self, count: int) -> list[tuple[int, bytes]]:
-        got = [await self.frame() for _ in range(count)]
-        assert {kind for kind, _, _ in got} <= {Kind.RESPONSE}
-        return [(id, payload) for _, id, payload in got]
 
 
 @asynccontextmanager

@@ -19,8 +19,8 @@ from l5 import native
 from l5._frames import HEADER_BYTES, Flag, Kind
 from l5._hello import encode
 from l5._requests import Request
-from tests.connection._raw import client_hello, raw, read_hello
-from tests.connection.test_lanes import Peer, answered_by, ask, asked, echo, frame
+from tests.connection._raw import Peer, ask, client_hello, frame, raw, read_hello
+from tests.connection.test_lanes import answered_by, asked, echo
 
 pytestmark = [
     pytest.mark.anyio,

@@ -9,7 +9,7 @@ import pytest
 import l5
 from l5 import native
 from l5._hello import Reject, encode
-from tests.connection._raw import client_hello, raw, read_hello
+from tests.connection._raw import Peer, ask, client_hello, raw, read_hello
 from tests.pure._hellos import LIMITS
 
 pytestmark = pytest.mark.anyio
@@ -55,26 +55,22 @@ async def test_drain_ends_with_the_last_queued_request(tmp_path: Path) -> None:
         assert not workers.running
         await server.stop(grace=600)
 
-    url = f"l5+unix://{tmp_path}/s"
-    answers: list[bytes] = []
-
-    async def ask(number: int) -> None:
-        answers.append(await connection.request(b"%d" % number))
-
     with anyio.fail_after(60):
-        # From a ring or a lane the leader would take one at a time: of a socket all are queued.
-        connecting = l5.connect(url, transports="unix")
-        async with l5.serve(handle, url) as server, await connecting as connection:
+        async with l5.serve(handle, f"l5+unix://{tmp_path}/s") as server:
             workers: Any = server._workers
-            while not server._sessions:
-                await anyio.sleep(0.01)
-            for session in server._sessions:
-                if session.lane is not None:
-                    session.lane.aside = 1
-            async with anyio.create_task_group() as group:
-                for number in range(count):
-                    group.start_soon(ask, number)
-    assert queued_at_stop and sorted(map(int, answers)) == list(range(count))
+            async with raw(server.urls[0]) as stream, anyio.create_task_group() as group:
+                await stream.send(encode(client_hello(offers=[])))
+                await read_hello(stream)
+                while not server._sessions:
+                    await anyio.sleep(0.01)
+                for session in server._sessions:
+                    # From a ring or a lane the leader would take one at a time: of a socket all
+                    # are queued, as one piece of the stream brings them.
+                    if session.lane is not None:
+                        session.lane.aside = 1
+                await stream.send(b"".join(ask(n, b"%d" % n) for n in range(1, count + 1)))
+                answers = await Peer(stream).answers(count)
+    assert queued_at_stop and answers == [(n, b"%d" % n) for n in range(1, count + 1)]
 
 
 @pytest.mark.skipif(not native.available, reason=native.reason)
