@@ -263,8 +263,8 @@ class StreamChannel(Channel):
         return self._view[self._end :]
 
     def _ended(self) -> Exception:
-        if self._end != self._start:
-            return RemoteProtocolError("the peer closed the connection in the middle of a frame")
+        if self._end != self._start:  # killed, most likely, while it wrote: no lie of the peer's
+            return anyio.BrokenResourceError("the peer went in the middle of a frame")
         return anyio.EndOfStream()
 
     def _broken(self) -> Exception:

@@ -152,8 +152,10 @@ class Referee:
             soaked = time.monotonic()
             self._finish()
         finally:
+            over = time.monotonic()
             self._kill_all()
-        wrong, ends = judge(read_logs(self._folder / "log"), self._done)
+        written = read_logs(self._folder / "log")
+        wrong, ends = judge([entry for entry in written if entry["at"] < over], self._done)
         wrong = [*self._wrong, *wrong]
         summary = {
             "seed": self.settings.seed,
@@ -320,9 +322,11 @@ class Referee:
                 time.sleep(0.05)
 
     def _kill_all(self) -> None:
-        for slot in self._slots:
+        for slot in reversed(self._slots):  # clients first: they would tell of servers that went
             if slot.process is not None:
                 slot.process.kill()
+        for slot in self._slots:
+            if slot.process is not None:
                 slot.process.wait()
                 self._counts.update(self._board.counts(slot.number))
                 slot.process = None
