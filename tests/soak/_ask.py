@@ -121,7 +121,7 @@ class Asking:
     async def _ask_many(self) -> None:
         rng, board = self.rng, self.process.board
         for _ in range(max(1, self.count // self.tasks)):
-            if board.finishing:
+            if self.process.leaving:
                 return
             head = self._next()
             limit = rng.choice((0.0, 0.0005, 0.003, 0.02)) if rng.random() < 0.15 else None

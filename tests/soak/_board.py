@@ -103,6 +103,10 @@ class Board:
         found = (LANE.unpack_from(self._map, at + lane * LANE.size) for lane in range(LANES))
         return sorted((since, text.rstrip(b"\0").decode()) for since, text in found if since)
 
+    def clear(self, slot: int) -> None:
+        """Forget what a slot's process counted and waited for: it is dead."""
+        self._map[PAGE * (slot + 1) : PAGE * (slot + 2)] = bytes(PAGE)
+
     def counts(self, slot: int) -> dict[str, int]:
         """Return the counters of a slot's present process."""
         return dict(zip(COUNTED, COUNTS.unpack_from(self._map, PAGE * (slot + 1)), strict=True))

@@ -44,7 +44,6 @@ class Client:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._number = 0
-        self._told = False
 
     async def run(self) -> None:
         """Go on until the soak ends, or the referee sends SIGTERM, or enough was done."""
@@ -55,16 +54,13 @@ class Client:
             await anyio.sleep(0.02)
         await self._session()  # what libraries open once, they have opened now
         before = holdings()
-        while not self._over():
+        while not process.leaving:
             await self._some_sessions()
             await check_holdings(process, before, f"after {self._number} connections")
         process.log(what="closing")
 
     def _on_signal(self, *_: object) -> None:
-        self._told = True
-
-    def _over(self) -> bool:
-        return self._told or self._process.board.finishing
+        self._process.told = True
 
     async def _some_sessions(self) -> None:
         async with anyio.create_task_group() as group:

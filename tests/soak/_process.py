@@ -56,6 +56,8 @@ class Process:
         self.plan = plan
         self.board = Board(folder / "board", plan.slots, plan.slot)
         self.board.begin()
+        self.told = False
+        """(A client) was sent SIGTERM."""
         self.text = Text(folder / "text")
         self.rng = random.Random(f"{plan.seed} {plan.slot} {plan.generation}")
         self._log = os.open(folder / "log" / plan.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -64,6 +66,11 @@ class Process:
         faulthandler.register(signal.SIGUSR1, self._traces)
         logging.basicConfig(level=logging.ERROR)
         warnings.simplefilter("error", ResourceWarning)
+
+    @property
+    def leaving(self) -> bool:
+        """Tell whether a client is to begin nothing more: what it has begun may take long."""
+        return self.told or self.board.finishing
 
     def log(self, **entry: Any) -> None:
         """Write a line that survives the process."""

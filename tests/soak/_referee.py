@@ -21,7 +21,7 @@ import attrs
 from ._board import COUNTED, Board
 from ._process import MIB, Plan
 from ._text import Text
-from ._verdict import Disturbances, judge, read_logs
+from ._verdict import SAID, Disturbances, judge, read_logs
 
 ROOT = Path(__file__).parent.parent.parent
 NATIVE = ROOT / "l5" / "native"
@@ -31,9 +31,30 @@ SERVERS = (
     *(("talk", "uvloop"), ("plain", "asyncio"), ("context", "trio"), ("native", "asyncio")),
 )
 LOOPS = ("asyncio", "uvloop", "trio")
-START_S = 90.0
+START_S = 180.0
 ACTION_EVERY_S = 0.7
 RSS_MAX_BYTES = 400 * MIB
+
+
+@attrs.frozen
+class Enough:
+    """What a soak must have come to: on a slow machine it goes on for as long again, or longer."""
+
+    messages: int = 0
+    cancelled: int = 0
+    ways: frozenset[str] = frozenset()
+    """What was said, over which transport: "requests, shm"."""
+    patience_s: float = 120.0
+
+    def reached(self, counts: Counter[str], entries: list[dict[str, Any]]) -> bool:
+        """Tell whether a soak that counted and wrote down this has come to all of it."""
+        ways = {
+            f"{SAID[entry['what']]}, {entry['transport']}"
+            for entry in entries
+            if entry["what"] in SAID
+        }
+        few = counts["messages"] <= self.messages or counts["cancelled"] <= self.cancelled
+        return not few and self.ways <= ways
 
 
 @attrs.frozen
@@ -46,6 +67,7 @@ class Settings:
     hang_s: float = 40.0
     sabotage: str = ""
     disturb: bool = True
+    enough: Enough = attrs.field(factory=Enough)
 
 
 @attrs.frozen
@@ -91,6 +113,7 @@ class Referee:
         self._wrong: list[str] = []
         self._counts: Counter[str] = Counter()
         self._actions: Counter[str] = Counter()
+        self._looked_at = 0.0
 
     # ---- places ----------------------------------------------------------------------------------
 
@@ -199,7 +222,7 @@ class Referee:
 
     def _disturb_until(self, end: float) -> None:
         next_action = time.monotonic()
-        while (now := time.monotonic()) < end and not self._wrong and not self._board.alarmed:
+        while not self._over(now := time.monotonic(), end):
             if self.settings.disturb and now >= next_action and end - now > 5.0:
                 next_action = now + ACTION_EVERY_S * self._rng.uniform(0.5, 1.5)
                 self._disturb(self._rng.choice(self._slots), now)
@@ -207,6 +230,17 @@ class Referee:
             self._watch(now)
             self._report(self._line(end - now))
             time.sleep(0.1)
+
+    def _over(self, now: float, end: float) -> bool:
+        if self._wrong or self._board.alarmed:
+            return True
+        enough = self.settings.enough
+        if now < max(end, self._looked_at + 1.0):
+            return False
+        self._looked_at = now
+        if now > end + enough.patience_s:
+            return True
+        return enough.reached(self._all_counts(), read_logs(self._folder / "log"))
 
     def _disturb(self, slot: Slot, now: float) -> None:
         if slot.process is None or slot.told_at or slot.resume_at:
@@ -248,10 +282,10 @@ class Referee:
 
     def _note_end(self, slot: Slot, status: int) -> None:
         self._counts.update(self._board.counts(slot.number))
+        self._board.clear(slot.number)  # or they would count again until the next one has begun
         expected = status == 0 or (slot.told_at and status in (-signal.SIGKILL, -signal.SIGTERM))
         if not expected or not (slot.told_at or self._board.finishing):
-            text = (self._folder / "stderr" / slot.name).read_text(errors="replace")
-            text += (self._folder / "traces" / slot.name).read_text(errors="replace")
+            text = self._written("stderr", slot) + self._written("traces", slot)
             self._wrong.append(f"{slot.name} ended with {status}:\n{text[-3000:]}")
 
     # ---- watching --------------------------------------------------------------------------------
@@ -284,15 +318,23 @@ class Referee:
         time.sleep(0.5)
         self._wrong.append("who waits for whom:\n" + "\n".join(lines))
         for slot in self._slots:
-            traces = self._folder / "traces" / slot.name if slot.name else None
-            if traces is not None and (text := traces.read_text(errors="replace")):
+            if text := self._written("traces", slot):
                 self._wrong.append(f"{slot.name}:\n{text[-1500:]}")
 
-    def _line(self, left_s: float) -> str:
-        """Return the state of the soak, in one line."""
+    def _written(self, what: str, slot: Slot) -> str:
+        """Return what a process wrote: nothing where it has not come so far."""
+        path = self._folder / what / slot.name
+        return path.read_text(errors="replace") if slot.name and path.exists() else ""
+
+    def _all_counts(self) -> Counter[str]:
         counts = Counter(self._counts)
         for slot in self._slots:
             counts.update(self._board.counts(slot.number))
+        return counts
+
+    def _line(self, left_s: float) -> str:
+        """Return the state of the soak, in one line."""
+        counts = self._all_counts()
         actions = " ".join(f"{name} {count}" for name, count in sorted(self._actions.items()))
         return (
             f"{left_s:5.0f} s left  {counts['messages']:,} messages  "

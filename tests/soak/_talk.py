@@ -82,7 +82,7 @@ class Talk:
     async def _send_all(self) -> None:
         rng = self.rng
         for _ in range(self.count):
-            if self.process.board.finishing:
+            if self.process.leaving:
                 break
             head = self.outgoing.next(rng)
             limit = rng.choice((0.0, 0.0005, 0.003, 0.02)) if rng.random() < 0.15 else None

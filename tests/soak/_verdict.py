@@ -18,6 +18,7 @@ import attrs
 
 SLACK_S = 2.0
 AFTER_STOP_S = 15.0
+SAID = {"talk": "messages", "asked": "requests"}
 
 
 @attrs.define(eq=False)

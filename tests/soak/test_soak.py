@@ -15,7 +15,7 @@ import pytest
 
 from l5 import native
 
-from ._referee import Referee, Result, Settings
+from ._referee import Enough, Referee, Result, Settings
 from ._sabotage import FAULTS
 
 SECONDS = float(os.environ.get("L5_SOAK_SECONDS", "60"))
@@ -45,14 +45,14 @@ def soak(settings: Settings) -> Result:
 def test_every_message_arrives_or_its_connection_is_reported_broken() -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"again with: {sys.executable} -m tests.soak --seed {seed} --seconds {SECONDS}")
-    result = soak(Settings(SECONDS, seed))
+    expected = {f"{what}, {how}" for what in ("messages", "requests") for how in _TRANSPORTS}
+    result = soak(Settings(SECONDS, seed, enough=Enough(1000, 20, frozenset(expected))))
     summary = result.summary
     assert not result.wrong, json.dumps(summary, indent=2).replace("\\n", "\n")
     # It was a soak: everything that should happen did.
     assert summary["messages"] > 1000 and summary["cancelled"] > 20, summary
     assert {"SIGKILL", "SIGSTOP", "SIGTERM"} <= set(summary["actions"]), summary
     ways = {name.split(":")[0] for name in summary["ends"]} - {"not connected"}
-    expected = {f"{what}, {how}" for what in ("messages", "requests") for how in _TRANSPORTS}
     assert ways == expected, summary
 
 
