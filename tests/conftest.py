@@ -8,6 +8,7 @@
 """
 
 import asyncio.constants
+import os
 import signal
 import traceback
 from collections.abc import Generator, Iterator
@@ -91,17 +92,25 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell starts background jobs so; programs that tests interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "SOFTROCE" not in os.environ:  # in an emulated machine importing takes its time
+        _settle_hypothesis(_skips.strict())
     if _skips.strict():
-        import hypothesis  # not where processors are emulated: it takes its time
-
-        # CI judges the change, always by the same examples; everywhere else new ones are tried.
-        # How fast the machine is, is not what the tests are about.
-        hypothesis.settings.register_profile(
-            "ci",
-            derandomize=True,
-            print_blob=True,
-            deadline=None,
-            suppress_health_check=[hypothesis.HealthCheck.too_slow],
-        )
-        hypothesis.settings.load_profile("ci")
         config.pluginmanager.register(_skips.NoSilentSkips(), "no-silent-skips")
+
+
+def _settle_hypothesis(strict: bool) -> None:
+    """Choose what properties are tried with.
+
+    How fast the machine is, is not what the tests are about. CI judges the change, always by the
+    same examples; everywhere else new ones are tried.
+    """
+    import hypothesis
+
+    hypothesis.settings.register_profile(
+        "l5",
+        derandomize=strict,
+        print_blob=True,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("l5")
