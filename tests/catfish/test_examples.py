@@ -128,15 +128,18 @@ def test_spatial(tmp_path: Path) -> None:
         assert run("spatial/client.py", f"{url}?transports=unix").startswith("unix, not upgraded")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that nobody else gets: only a server, which reuses addresses, can join the holder."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
-def test_prefork_web(tmp_path: Path) -> None:
+def test_prefork_web(tmp_path: Path, port: int) -> None:
     """Two workers, told apart by their process ids, search the one tree."""
-    url, port = f"l5+unix://{tmp_path}/tree.sock", free_port()
+    url = f"l5+unix://{tmp_path}/tree.sock"
     commands = [
         ["catfish_app", "serve", url, "--load", "demo", "--share"],
         ["uvicorn", "app:app", "--app-dir", str(EXAMPLES / "prefork_web"), "--workers", "2",

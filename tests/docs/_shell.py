@@ -32,6 +32,7 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._ports: dict[str, str] = {}
+        self._holders: list[socket.socket] = []
         self._servers: list[subprocess.Popen[bytes]] = []
 
     # ---- text ------------------------------------------------------------------------------------
@@ -45,8 +46,12 @@ class Shell:
 
     def _port(self, port: str) -> str:
         if port not in self._ports:
-            with socket.create_server(("127.0.0.1", 0)) as sock:
-                self._ports[port] = str(sock.getsockname()[1])
+            # It stays bound, and does not listen: only a server, which reuses addresses, can join it.
+            holder = socket.socket()
+            self._holders.append(holder)
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(("127.0.0.1", 0))
+            self._ports[port] = str(holder.getsockname()[1])
         return self._ports[port]
 
     def write(self, block: Block) -> None:
@@ -116,6 +121,8 @@ class Shell:
             server.send_signal(signal.SIGTERM)
         for server in self._servers:
             server.wait()
+        for holder in self._holders:
+            holder.close()
 
 
 def matches(wanted: str, printed: str, *, figures: bool = False) -> bool:
