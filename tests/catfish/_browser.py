@@ -176,7 +176,7 @@ def browser() -> Iterator[Browser]:
             os.close(write_commands)  # the browser ends when its pipe does
             os.close(read_answers)
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

@@ -83,7 +83,7 @@ def test_two_threads_share_a_tree_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     def slowly(size_bytes: int) -> l5.Region:
         made.append(size_bytes)
         first_is_here.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return create(size_bytes)
 
     monkeypatch.setattr(l5.Region, "create", slowly)
@@ -96,7 +96,7 @@ def test_two_threads_share_a_tree_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     threads = [threading.Thread(target=share) for _ in range(2)]
     threads[0].start()
-    assert first_is_here.wait(10)
+    assert first_is_here.wait(60)
     threads[1].start()
     threads[1].join(0.05)  # it would make another region meanwhile
     assert len(made) == 1

@@ -46,7 +46,7 @@ def echo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         url = process.stdout.readline().split()[-1]
         yield process, url
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 def test_top_shows_what_happened(echo: tuple[subprocess.Popen[str], str]) -> None:

@@ -181,14 +181,14 @@ def test_threads_that_ask_at_once_get_one_object(plugin: types.ModuleType) -> No
 
         def __init__(self) -> None:
             super().__init__()
-            release.wait(10)
+            release.wait(60)
 
     vars(plugin)["Slow"] = Slow
     registry = registry_of(entry("slow", f"{MODULE}:Slow"))
     got: list[Transport] = []
 
     def ask() -> None:
-        start.wait(10)
+        start.wait(60)
         got.append(registry.get("slow"))
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
@@ -196,7 +196,7 @@ def test_threads_that_ask_at_once_get_one_object(plugin: types.ModuleType) -> No
         thread.start()
     release.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(got) == 8 and len(set(map(id, got))) == 1
 
 

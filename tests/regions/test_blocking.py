@@ -57,7 +57,7 @@ class Owner:
     def running(self) -> Generator[Owner]:
         self._thread.start()
         try:
-            assert self.ready.wait(30)
+            assert self.ready.wait(60)
             yield self
         finally:
             self.stop()
@@ -80,7 +80,7 @@ def test_operations(tmp_path: Path, transport: str) -> None:
             with connection.open_region("table") as region:
                 assert region.one_sided == (transport == "shm")
                 assert region.read(0, 5) == b"table"
-                region.write(0, b"chair", timeout=5)
+                region.write(0, b"chair", timeout=60)
                 assert region.read_many([(0, 5), (1, 2)]) == [b"chair", b"ha"]
                 assert region.fetch_and_add(8, 3) == 0
                 assert region.compare_and_swap(8, 3, 4) == 3

@@ -78,21 +78,21 @@ def test_the_thread_that_reserved_cannot_wait_for_itself(tmp_path: Path) -> None
     with l5.blocking.serve(bytes, url), l5.blocking.connect(url) as connection:
         with connection.reserve(100) as slot:
             with pytest.raises(l5.LocalProtocolError, match="reserved"):
-                connection.send(b"x", timeout=30)
+                connection.send(b"x", timeout=60)
             with pytest.raises(l5.LocalProtocolError, match="reserved"):
-                connection.request(b"x", timeout=30)
+                connection.request(b"x", timeout=60)
             other = threading.Thread(
-                target=lambda: answers.append(connection.request(b"other", timeout=30))
+                target=lambda: answers.append(connection.request(b"other", timeout=60))
             )
             other.start()
-            assert slot.request(3, timeout=30) == bytes(3)
+            assert slot.request(3, timeout=60) == bytes(3)
         other.join()
         assert answers == [b"other"]
         view = None
         with pytest.raises(BufferError), connection.reserve(10) as slot:
             view = slot.view
         other = threading.Thread(
-            target=lambda: answers.append(connection.request(b"more", timeout=30))
+            target=lambda: answers.append(connection.request(b"more", timeout=60))
         )
         other.start()
         session: Any = connection._session

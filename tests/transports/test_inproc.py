@@ -106,7 +106,7 @@ def test_two_loops_in_two_threads() -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(60)
     anyio.run(client)
     thread.join()
     assert not failures
@@ -150,7 +150,7 @@ def test_streams_between_two_threads_with_back_pressure() -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(60)
     anyio.run(client)
     thread.join()
     assert not failures

@@ -136,7 +136,7 @@ async def until_broken(session: Any, stir: Callable[[], None]) -> None:
     """Let things happen until it has ended, by what was planted and typed as it should be."""
     errors: list[Exception] = []
     session.on_close.append(lambda: errors.append(session.error))
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not errors:
             stir()
             await anyio.sleep(0.002)
@@ -177,7 +177,7 @@ async def test_a_longer_row_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) 
         errors: list[Exception] = []
         session.on_close.append(lambda: errors.append(session.error))
         monkeypatch.setattr(all.at_server._end.domain, "register", refuse)
-        with pytest.raises(anyio.BrokenResourceError), anyio.fail_after(20):
+        with pytest.raises(anyio.BrokenResourceError), anyio.fail_after(60):
             await all.client.request(bytes(20_000))
         assert "no row of" in str(errors[0]) and "(planted)" in str(errors[0])
         await all.other_is_served()
@@ -209,7 +209,7 @@ async def test_positions_that_cannot_be_are_found_where_nobody_can_be_told(
         monkeypatch.setattr(all.at_server._end, "words", lambda: (1 << 40, 0))
         all.at_server._ask(short=True)
         all.at_server._end.poll()
-        with pytest.raises(anyio.BrokenResourceError, match="has read to"), anyio.fail_after(20):
+        with pytest.raises(anyio.BrokenResourceError, match="has read to"), anyio.fail_after(60):
             await all.client.request(b"again")  # it is told which rule it broke
         assert type(errors[0]) is l5.RemoteProtocolError
         assert "has read to" in str(errors[0])
