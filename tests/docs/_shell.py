@@ -46,7 +46,7 @@ class Shell:
 
     def _port(self, port: str) -> str:
         if port not in self._ports:
-            # It stays bound, and does not listen: only a server, which reuses addresses, can join it.
+            # It stays bound without listening: only a server, which reuses addresses, can join it.
             holder = socket.socket()
             self._holders.append(holder)
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
