@@ -5,7 +5,8 @@ that was killed, is stopped, or hangs in C. A slot has lanes, one for each thing
 waited for, and counters.
 
     page 0       bytes: 0 run, 1 clients come to an end, 2 servers too; 1 all are up; 1 an alarm
-    page 1 + i   slot i: counters (messages, bytes, connections, cancelled), then lanes of 120 bytes
+    page 1 + i   slot i: counters (messages, bytes, connections, cancelled), a byte: 1 it has begun,
+                 then lanes of 120 bytes
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 PAGE = mmap.PAGESIZE
 LANE = struct.Struct("<d112s")  # since when (0: nothing), for what
 COUNTS = struct.Struct("<4Q")
+BEGUN_AT = COUNTS.size
 LANES_AT = 64
 LANES = (4096 - LANES_AT) // LANE.size
 COUNTED = ("messages", "bytes", "connections", "cancelled")
@@ -73,6 +75,7 @@ class Board:
     def begin(self) -> None:
         """(A new process in this slot) forget what the one before it waited for."""
         self._map[self._at : self._at + PAGE] = bytes(PAGE)
+        self._map[self._at + BEGUN_AT] = 1
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
@@ -102,6 +105,10 @@ class Board:
         at = PAGE * (slot + 1) + LANES_AT
         found = (LANE.unpack_from(self._map, at + lane * LANE.size) for lane in range(LANES))
         return sorted((since, text.rstrip(b"\0").decode()) for since, text in found if since)
+
+    def has_begun(self, slot: int) -> bool:
+        """Tell whether a slot's process has come as far as its first line."""
+        return self._map[PAGE * (slot + 1) + BEGUN_AT] == 1
 
     def clear(self, slot: int) -> None:
         """Forget what a slot's process counted and waited for: it is dead."""

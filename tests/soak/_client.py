@@ -33,8 +33,8 @@ def random_options(rng: random.Random) -> dict[str, Any]:
         "credit_bytes": segment * rng.choice((1, 2, 8)),
         "spin_us": rng.choice((0, 50, 50)),
         "strict": rng.random() < 0.1,
-        "connect_timeout": 60.0,
-        "hello_timeout": 60.0,
+        "connect_timeout": 120.0,
+        "hello_timeout": 120.0,
     }
 
 

@@ -31,7 +31,9 @@ SERVERS = (
     *(("talk", "uvloop"), ("plain", "asyncio"), ("context", "trio"), ("native", "asyncio")),
 )
 LOOPS = ("asyncio", "uvloop", "trio")
-START_S = 180.0
+START_S = 240.0
+# One that takes longer to start tells how slow the machine is: waits may be as much longer.
+USUAL_START_S = 4.0
 ACTION_EVERY_S = 0.7
 RSS_MAX_BYTES = 400 * MIB
 
@@ -88,6 +90,9 @@ class Slot:
     name: str = ""
     told_at: float = 0.0
     resume_at: float = 0.0
+    started_at: float = 0.0
+    start_s: float = 0.0
+    """How long its process took to start; zero until it has."""
     calm_from: float = 0.0
     """Waits that began earlier may have waited for a process that was stopped."""
 
@@ -155,6 +160,7 @@ class Referee:
         )
         module = "tests.soak._server" if is_server else "tests.soak._client"
         slot.name, slot.told_at, slot.calm_from = plan.name, 0.0, time.monotonic()
+        slot.started_at, slot.start_s = slot.calm_from, 0.0
         with (self._folder / "stderr" / plan.name).open("wb") as stderr:
             slot.process = subprocess.Popen(
                 [sys.executable, "-m", module, json.dumps(attrs.asdict(plan))],
@@ -271,6 +277,8 @@ class Referee:
             if slot.resume_at and now >= slot.resume_at:
                 slot.resume_at, slot.calm_from = 0.0, now
                 slot.process.send_signal(signal.SIGCONT)
+            if not slot.start_s and self._board.has_begun(slot.number):
+                slot.start_s = now - slot.started_at
             status = slot.process.poll()
             if status is None:
                 continue
@@ -292,16 +300,26 @@ class Referee:
 
     def _watch(self, now: float) -> None:
         """Report a hang: somebody has waited too long although nobody was stopped meanwhile."""
+        hang_s = self._hang_s(now)
         for slot in self._slots:
             if slot.process is None or slot.resume_at:
                 continue
-            if slot.told_at and now - slot.told_at > self.settings.hang_s:
-                self._wrong.append(f"{slot.name} was told to end, and does not")
+            if slot.told_at and now - slot.told_at > hang_s:
+                self._wrong.append(f"{slot.name} was told to end, and does not in {hang_s:.0f} s")
             waits = self._board.waits(slot.number)
-            if waits and now - max(waits[0][0], slot.calm_from) > self.settings.hang_s:
-                self._wrong.append(f"{slot.name} hangs")
+            if waits and now - max(waits[0][0], slot.calm_from) > hang_s:
+                self._wrong.append(f"{slot.name} hangs for {hang_s:.0f} s")
         if self._wrong:
             self._who_waits(self.settings.hang_s / 2)
+
+    def _hang_s(self, now: float) -> float:
+        """Return how long a wait is a hang: longer where processes need long just to start."""
+        starts = [
+            slot.start_s or now - slot.started_at
+            for slot in self._slots
+            if slot.process is not None
+        ]
+        return self.settings.hang_s * max(1.0, max(starts, default=0.0) / USUAL_START_S)
 
     def _who_waits(self, longer_than_s: float) -> None:
         """Add to the verdict who waits for whom, and where in the code."""
@@ -351,12 +369,12 @@ class Referee:
         count = len(self._servers)
         for flag, slots in ((1, self._slots[count:]), (2, self._slots[:count])):
             self._board.tell(flag)
-            until = time.monotonic() + self.settings.hang_s
+            began = time.monotonic()
             while any(slot.process is not None for slot in slots):
                 self._look_after_processes()
                 if self._wrong:
                     return
-                if time.monotonic() > until:
+                if (now := time.monotonic()) > began + self._hang_s(now):
                     names = [slot.name for slot in slots if slot.process is not None]
                     self._wrong.append(f"do not come to an end: {', '.join(names)}")
                     self._who_waits(0.0)

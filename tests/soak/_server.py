@@ -29,7 +29,8 @@ LIMITS: dict[str, Any] = {
     "in_flight_max": 8,
     "data_window_bytes": 256 << 10,
     "credit_bytes": 512 << 10,
-    "hello_timeout": 30.0,
+    "hello_timeout": 120.0,  # how slow the machine is, is not what a soak is about
+    "stall_timeout": 120.0,
     "grace": 2.0,
 }
 

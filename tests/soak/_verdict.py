@@ -56,7 +56,8 @@ def read_logs(folder: Path) -> list[dict[str, Any]]:
     """Return what all processes wrote down, in order of time."""
     entries: list[dict[str, Any]] = []
     for path in folder.iterdir():
-        for line in path.read_text().splitlines():
+        # Half a line: it is being written, or was as its process was killed.
+        for line in path.read_text().rpartition("\n")[0].splitlines():
             entries.append(json.loads(line))
     return sorted(entries, key=lambda entry: entry["at"])
 

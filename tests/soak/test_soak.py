@@ -31,7 +31,7 @@ FOUND = {
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.checkout,
-    pytest.mark.timeout(SECONDS + 300),
+    pytest.mark.timeout(SECONDS + 900),
     pytest.mark.skipif(not native.available, reason=native.reason),
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
 ]
