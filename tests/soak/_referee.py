@@ -374,8 +374,8 @@ class Referee:
                 self._look_after_processes()
                 if self._wrong:
                     return
-                if (now := time.monotonic()) > began + self._hang_s(now):
-                    names = [slot.name for slot in slots if slot.process is not None]
+                names = [slot.name for slot in slots if slot.process is not None]
+                if names and (now := time.monotonic()) > began + self._hang_s(now):
                     self._wrong.append(f"do not come to an end: {', '.join(names)}")
                     self._who_waits(0.0)
                     return
