@@ -17,6 +17,7 @@ from ._wait import Waiter
 if TYPE_CHECKING:
     from ._connection import Connection
     from ._fast import Ring
+    from ._session import Session
     from .abc import Buffer
 
 __all__ = ["receive_many", "request_many"]
@@ -32,8 +33,7 @@ async def request_many(
         raise ValueError(f"window is {window}; at least one request has to be in flight")
     session = connection._session
     batch = tuple(payloads)
-    for payload in batch:
-        _transmit.check_size(session, _size(payload))
+    _check_sizes(session, batch)
     answers: list[bytes | None] = [None] * len(batch)
     pending: _Pending = deque()
     place = 0
@@ -49,6 +49,15 @@ async def request_many(
         _abandon(connection, pending)
         raise
     return answers  # type: ignore[return-value]  # no place is empty by now
+
+
+def _check_sizes(session: Session, batch: tuple[Buffer, ...]) -> None:
+    """Raise `MessageTooLarge` if one is; nothing is under way yet, so the peer waits meanwhile."""
+    ring: Ring | None = session.ring
+    longest = None if ring is None else ring.longest(batch)
+    if longest is None or longest > session.sends.max_message_bytes:
+        for payload in batch:
+            _transmit.check_size(session, _size(payload))
 
 
 def _size(payload: Buffer) -> int:
@@ -68,10 +77,10 @@ async def _send_more(
     ring: Ring | None = session.ring
     if ring is not None and not (pending or session.tap or session.watch):
         try:
-            sent, first_id = ring.request_many(batch, answers, place, window)
+            sent, first_id, missing = ring.request_many(batch, answers, place, window)
         except Exception as error:
             raise connection._explain(error) from None
-        for number in range(place, sent):
+        for number in range(place, sent if missing else place):
             if answers[number] is None:
                 waiter = Waiter()
                 request = session.requests.open(first_id + number - place, waiter, sent=True)

@@ -8,7 +8,8 @@ When the driver has what it waited for, or is cancelled, it hands the driving ov
 
 Spinning belongs to the hub and not to a connection: a poll looks at all rings of the loop, so two
 connections, or a client and a server in one loop, cannot starve each other.  Between two passes
-through the event loop at most 64 messages are handled and 100 us spun (`breathe`).
+through the event loop at most 64 messages are handled (or 50 us long requests) and 100 us spun
+(`breathe`).
 """
 
 from __future__ import annotations

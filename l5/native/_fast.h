@@ -40,7 +40,8 @@ enum {
     LOST_MEMORY_NS = 50000000, /* after that time he tries whether it is still there */
     BATCH_MAX = 256,         /* requests that one call of request_many sends */
     STREAK_MAX = 64,         /* messages before the event loop must run */
-    TURN_MAX_NS = 500000,    /* handling requests before the event loop must run */
+    TURN_MIN_NS = 50000,     /* handling requests, however many, before it must */
+    TURN_MAX_NS = 500000,    /* the same, however few */
     SLOW_HANDLER_NS = 10000, /* from here on the clock is read for every request */
     CLOCK_EVERY_MAX = 16,    /* else for one in so many: reading it costs as much as a cache line */
     SPUN_MAX_NS = 100000,    /* spinning before the event loop must run */
@@ -193,6 +194,7 @@ PyObject *l5_ring_fill(Ring *self, PyObject *ignored);
 /* _ring_many.c */
 PyObject *l5_ring_request_many(Ring *self, PyObject *const *args, Py_ssize_t count);
 PyObject *l5_ring_receive_many(Ring *self, PyObject *limit);
+PyObject *l5_ring_longest(Ring *self, PyObject *payloads);
 
 /* _beat.c */
 PyObject *l5_ring_heartbeat(Ring *self, PyObject *interval);

@@ -23,6 +23,19 @@ void l5_note_handled(Poller *self)
     self->overdue |= now - self->turn_ns > TURN_MAX_NS; /* it may have been set by who wants to be heard */
 }
 
+/* Tell whether the event loop must run before the next request.  If it is due by the number of requests
+ * alone, and they were quick, as many again come first: a trip costs as much as a dozen of those. */
+static int turn_is_over(Poller *self)
+{
+    if (!l5_poller_due(self))
+        return 0;
+    if (self->overdue || !self->turn_ns || self->spun_ns >= SPUN_MAX_NS || self->yielded_ns >= YIELDED_MAX_NS ||
+        l5_now_ns() - self->turn_ns >= TURN_MIN_NS)
+        return 1;
+    self->streak = 0;
+    return 0;
+}
+
 /* ---- serving ---------------------------------------------------------------------------------- */
 
 /* Tell whether there is the room that this ring's sender missed; it is told once. */
@@ -124,7 +137,7 @@ static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t co
         int progress = 0;
         PyObject *up;
 
-        if (l5_poller_due(self)) {
+        if (turn_is_over(self)) {
             up = l5_spots_next(self); /* its turn has come, however busy the rings are */
             return up ? up : Py_NewRef(Py_True);
         }

@@ -343,9 +343,9 @@ PyDoc_STRVAR(receive_into_doc,
 "As receive, into a writable buffer, if the message fits: its size.");
 
 PyDoc_STRVAR(request_many_doc,
-"request_many(payloads, answers, start, window) -> (sent, first_id)\n\n"
+"request_many(payloads, answers, start, window) -> (sent, first_id, missing)\n\n"
 "Send payloads[start:sent] (ids from first_id on) and put the answers that came into the list: where\n"
-"None is left before `sent`, a request is in flight.");
+"None is left before `sent`, in `missing` places, a request is in flight.");
 
 PyDoc_STRVAR(collect_doc,
 "collect(id) -> bytes | None\n\n"
@@ -365,6 +365,7 @@ static PyMethodDef ring_methods[] = {
     {"disarm", (PyCFunction)ring_disarm, METH_NOARGS, ""},
     {"data_taken", (PyCFunction)ring_data_taken, METH_O, "The application took a message of this size."},
     {"request_many", (PyCFunction)(void (*)(void))l5_ring_request_many, METH_FASTCALL, request_many_doc},
+    {"longest", (PyCFunction)l5_ring_longest, METH_O, "longest(payloads) -> size; None: some are no bytes"},
     {"receive_many", (PyCFunction)l5_ring_receive_many, METH_O, "receive_many(limit) -> whole data messages that are there"},
     {"reserve", (PyCFunction)l5_ring_reserve, METH_O, "reserve(size) -> Slot, or None when there is no room"},
     {"lease", (PyCFunction)l5_ring_lease, METH_NOARGS, "Slot over the next data message, or None"},

@@ -1,21 +1,35 @@
 /* Many messages in one call into C.  See _fast.h. */
 #include "_fast.h"
 
-enum { SOME = 8, RELAX_EACH = 8, WAITS = 8 };
+enum { SOME = 8, RELAX_EACH = 8, WAITS = 8, BATCH_NS = 150000 };
 
 /* Requests that are sent together, by their place in the caller's tuple: [start, sent) are on their way
  * or answered, `done` of them answered. */
 struct batch {
     PyObject *payloads, *answers;
     Py_ssize_t start, sent, done, window;
+    Py_ssize_t most;   /* how many are sent before the event loop runs */
     uint64_t first_id; /* of the payload at `start` */
+    uint64_t begun_ns;
 };
+
+/* Tell whether as many as one call sends are on their way; quick ones may be followed by as many again. */
+static int is_full(struct batch *batch)
+{
+    if (batch->sent - batch->start < batch->most)
+        return 0;
+    if (l5_now_ns() - batch->begun_ns < BATCH_NS)
+        batch->most += BATCH_MAX;
+    else
+        batch->most = 0;
+    return !batch->most;
+}
 
 /* Send what the window and the ring take; -1 with an exception. */
 static int send_some(Ring *self, struct batch *batch)
 {
-    while (batch->sent < PyTuple_GET_SIZE(batch->payloads) && batch->sent - batch->start < BATCH_MAX &&
-           batch->sent - batch->start - batch->done < batch->window) {
+    while (batch->sent < PyTuple_GET_SIZE(batch->payloads) &&
+           batch->sent - batch->start - batch->done < batch->window && !is_full(batch)) {
         Py_buffer view;
         int rc;
 
@@ -122,6 +136,8 @@ PyObject *l5_ring_request_many(Ring *self, PyObject *const *args, Py_ssize_t cou
     if (batch.start < 0 || batch.window < 1)
         return PyErr_Format(PyExc_ValueError, "start is a place, and window at least one");
     batch.first_id = self->next_id;
+    batch.most = BATCH_MAX;
+    batch.begun_ns = l5_now_ns();
     free_places = self->in_flight < self->in_flight_max ? self->in_flight_max - self->in_flight : 0;
     if ((uint64_t)batch.window > free_places)
         batch.window = (Py_ssize_t)free_places;
@@ -136,7 +152,26 @@ PyObject *l5_ring_request_many(Ring *self, PyObject *const *args, Py_ssize_t cou
         if (rc < 0) /* those that were sent are the caller's to wait for: the next call finds it again */
             PyErr_Clear();
     }
-    return Py_BuildValue("(nK)", batch.sent, (unsigned long long)batch.first_id);
+    return Py_BuildValue("(nKn)", batch.sent, (unsigned long long)batch.first_id,
+                         batch.sent - batch.start - batch.done);
+}
+
+/* Size of the longest of these; None when some are no bytes, and Python has to look at each. */
+PyObject *l5_ring_longest(Ring *Py_UNUSED(self), PyObject *payloads)
+{
+    Py_ssize_t longest = 0;
+
+    if (!PyTuple_CheckExact(payloads))
+        return PyErr_Format(PyExc_TypeError, "longest(payloads)");
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(payloads); i++) {
+        PyObject *payload = PyTuple_GET_ITEM(payloads, i);
+
+        if (!PyBytes_CheckExact(payload))
+            Py_RETURN_NONE;
+        if (PyBytes_GET_SIZE(payload) > longest)
+            longest = PyBytes_GET_SIZE(payload);
+    }
+    return PyLong_FromSsize_t(longest);
 }
 
 PyObject *l5_ring_receive_many(Ring *self, PyObject *limit)

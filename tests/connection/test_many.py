@@ -137,3 +137,32 @@ async def test_a_payload_that_is_taken_away_in_the_middle(tmp_path: Path, bind: 
             await connection.request_many(payloads, window=1000 if bind == "shm" else 64)
         for _ in range(3):
             assert await connection.request(b"again") == b"again"
+
+
+@pytest.mark.shm
+@pytest.mark.skipif(not native.available, reason=native.reason)
+async def test_sizes_of_bytes_are_looked_at_in_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look from Python delays the first request, and the peer has nothing to do meanwhile."""
+    from l5 import _many
+
+    size, looked_at = _many._size, list[Any]()  # pyright: ignore[reportPrivateUsage]
+
+    def count(payload: Any) -> int:
+        looked_at.append(payload)
+        return size(payload)
+
+    monkeypatch.setattr(_many, "_size", count)
+    url = f"l5+unix://{tmp_path}/s"
+    async with l5.serve(handle, url), await l5.connect(url, transports="shm") as connection:
+        assert await connection.request_many([b"a", b"bc"]) == [b"=a", b"=bc"]
+        assert not looked_at
+        mixed = [b"a", bytearray(b"b"), memoryview(b"c")]
+        assert await connection.request_many(mixed) == [b"=a", b"=b", b"=c"]
+        assert looked_at == mixed
+        too_long = bytes(connection.max_message_bytes + 1)
+        sent = connection.statistics().requests_sent
+        with pytest.raises(l5.MessageTooLarge):
+            await connection.request_many([b"never sent", too_long])
+        assert connection.statistics().requests_sent == sent
