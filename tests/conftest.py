@@ -84,7 +84,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     # These compile C first, some of it under sanitizers: on a busy machine that takes its time.
     compiles = item.get_closest_marker("sanitizer") or item.get_closest_marker("checkout")
     if compiles and not item.get_closest_marker("timeout"):
-        item.add_marker(pytest.mark.timeout(400))
+        item.add_marker(pytest.mark.timeout(600))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -393,7 +393,7 @@ GOALS_OF_ROWS = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory needs memfd_create")
 @pytest.mark.parametrize("goal", GOALS_OF_ROWS)
 def test_messaging_runs(goal: str) -> None:

@@ -31,7 +31,7 @@ def l5(*arguments: str, status: int = 0, **environment: str) -> subprocess.Compl
         [sys.executable, "-m", "l5", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         env=ENVIRONMENT | environment,
     )
     assert done.returncode == status, done.stdout + done.stderr
@@ -134,7 +134,7 @@ def test_without_its_extra_the_command_says_what_to_install() -> None:
     for package in ("typer", "rich"):
         code = f"import sys; sys.modules[{package!r}] = None; import l5.__main__ as m; m.main()"
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=240
         )
         assert done.returncode == 1
         assert done.stderr.strip() == (
@@ -145,7 +145,7 @@ def test_without_its_extra_the_command_says_what_to_install() -> None:
 
 def test_a_missing_module_of_our_own_is_not_explained_away() -> None:
     code = "import sys; sys.modules['l5._registry'] = None; import l5.__main__ as m; m.main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == 1
     assert "ModuleNotFoundError" in done.stderr and "pip install" not in done.stderr
 
@@ -288,7 +288,7 @@ def test_echo_ends_well_when_told_to(
     process, [url] = start_echo(f"l5+unix://{tmp_path}/echo.sock")
     ping(url)
     process.send_signal(number)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=240)
     assert (process.returncode, errors) == (0, "")
     assert output == f"{number.name}: finishing what runs\n"
     assert list(tmp_path.iterdir()) == []

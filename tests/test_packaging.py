@@ -28,7 +28,7 @@ def run(*command: str, folder: Path = ROOT, **environment: str) -> subprocess.Co
         text=True,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=240,
+        timeout=540,
     )
 
 
@@ -96,7 +96,7 @@ def test_an_unknown_sanitizer_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.checkout
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_wheel_holds_all_and_nothing_else(tmp_path: Path) -> None:
     # From a copy, so that the checkout's own build is left alone and its leftovers are not seen.
     source = tmp_path / "source"

@@ -238,5 +238,5 @@ anyio.run(main, backend="{backend}")
         assert process.stdout is not None
         assert process.stdout.readline() == "serving\n"
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert (out, err, process.returncode) == ("ended\n", "", 0)

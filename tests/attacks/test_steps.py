@@ -26,7 +26,7 @@ from tests.attacks._dying import LONG
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.checkout,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not l5.native.available, reason=l5.native.reason),
 ]
 

@@ -32,7 +32,7 @@ def catfish(*arguments: str, status: int = 0, **environment: str) -> Any:
         capture_output=True,
         text=True,
         env=ENVIRONMENT | environment,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
     return done
@@ -102,7 +102,7 @@ def test_serve_load_and_ask(start: Start, tmp_path: Path) -> None:
     again = asked("load", unix, str(tmp_path / "boxes.npy"))
     assert again == {"loaded": 500, "packed": False, "entries": 1000}
     process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     [stopping, ended] = map(json.loads, output.splitlines())
     assert stopping == {"event": "stopping", "signal": "SIGTERM"}
@@ -138,7 +138,7 @@ def test_serve_for_people(tmp_path: Path) -> None:
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(2)]
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=240)
     assert (process.returncode, errors) == (0, "")
     assert lines == [
         "0 rectangles, served by 2 C worker(s)\n",
@@ -182,7 +182,7 @@ def test_top(start: Start, tmp_path: Path) -> None:
     samples = [json.loads(watching.stdout.readline()) for _ in range(3)]
     assert samples[0]["at_s"] < samples[1]["at_s"] < samples[2]["at_s"]
     process.terminate()  # and what watches it says so
-    _, errors = watching.communicate(timeout=60)
+    _, errors = watching.communicate(timeout=240)
     assert watching.returncode == 1 and errors.startswith("catfish: ") and errors.count("\n") == 1
 
 
@@ -237,7 +237,7 @@ def test_a_signal_lets_running_requests_finish(
             return count
 
     assert anyio.run(main) == 200_000
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert [json.loads(line)["event"] for line in output.splitlines()] == ["stopping", "ended"]
 

@@ -30,7 +30,7 @@ def test_the_demo(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         env=ENVIRONMENT | {"TMPDIR": str(tmp_path / "tmp")},
-        timeout=95,
+        timeout=280,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())
@@ -73,7 +73,7 @@ def test_a_signal_ends_the_demo_and_its_processes(tmp_path: Path) -> None:
     folders = [path.name for path in (tmp_path / "tmp").iterdir()]
     assert len(folders) == 1
     demo.send_signal(signal.SIGTERM)
-    output, errors = demo.communicate(timeout=60)
+    output, errors = demo.communicate(timeout=240)
     assert (demo.returncode, errors) == (128 + signal.SIGTERM, "")
     assert "SIGTERM: stopped" in output
     assert list((tmp_path / "tmp").iterdir()) == []

@@ -26,7 +26,7 @@ def run(program: str, *arguments: str, status: int = 0) -> str:
         [sys.executable, EXAMPLES / program, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         cwd=ROOT,
     )
     assert done.returncode == status, done.stdout + done.stderr
@@ -47,7 +47,7 @@ def serving(program: str, *arguments: str) -> Iterator[str]:
         assert process.stdout is not None
         yield process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=240)
         assert (process.returncode, errors) == (0, "")
     finally:
         process.kill()
@@ -172,12 +172,12 @@ def test_prefork_web(tmp_path: Path, port: int) -> None:
     finally:
         for process in reversed(started):
             process.terminate()
-            process.communicate(timeout=60)
+            process.communicate(timeout=240)
 
 
 def ask_at_once(port: int, path: str, count: int) -> list[Any]:
     """The answers on so many connections that are open together; none while nobody listens."""
-    connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=60) for _ in range(count)]
+    connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=240) for _ in range(count)]
     try:
         for connection in connections:
             connection.request("GET", path)

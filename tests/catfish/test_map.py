@@ -38,7 +38,7 @@ class Site:
         text = "&".join(f"{name}={value}" for name, value in query.items())
         headers = {"Host": host} if host else {}
         request = urllib.request.Request(f"{self.url}{path}?{text}", headers=headers)
-        return urllib.request.urlopen(request, timeout=60)
+        return urllib.request.urlopen(request, timeout=240)
 
     def json(self, path: str, **query: Any) -> Any:
         with self.get(path, **query) as answer:
@@ -71,7 +71,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     assert line, process.stderr.read()
     yield Site(json.loads(line))
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode == 0 and "Traceback" not in errors, errors
 
 
@@ -174,7 +174,7 @@ def test_the_api(site: Site) -> None:
 )
 def test_what_makes_no_sense_is_refused(site: Site, path: str, status: int, reason: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(site.url + path, timeout=60)
+        urllib.request.urlopen(site.url + path, timeout=240)
     with caught.value as answer:
         assert answer.code == status and reason in answer.read().decode()
 
@@ -189,7 +189,7 @@ def test_pages_of_others_get_nothing(site: Site) -> None:
 
 
 def test_metrics(site: Site) -> None:
-    with urllib.request.urlopen(site.metrics, timeout=60) as answer:
+    with urllib.request.urlopen(site.metrics, timeout=240) as answer:
         alone = answer.read().decode()
     with site.get("metrics") as answer:
         text = answer.read().decode()

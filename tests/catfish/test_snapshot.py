@@ -272,7 +272,7 @@ def test_a_server_goes_on_where_it_ended(start: Start, tmp_path: Path) -> None: 
     assert path.exists()
     asked("load", url, str(tmp_path / "boxes.npy"))
     process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert '"event": "saved"' in output and '"entries": 400' in output
 

@@ -26,7 +26,7 @@ def test_a_sleeper_makes_three_system_calls_a_request(counter: str) -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -31,7 +31,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         text=True,
         cwd=ROOT,
         env={**os.environ, **environment},
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

@@ -45,7 +45,7 @@ def test_system_calls_of_a_request(counter: str, kind: str, loop: str) -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -72,7 +72,7 @@ def shell() -> Iterator[Shell]:
 # -- running
 
 
-@pytest.mark.timeout(300)  # a page may start a dozen programs
+@pytest.mark.timeout(600)  # a page may start a dozen programs
 @pytest.mark.parametrize("page", pages_with(lambda block: block.word == "run"))
 def test_programs_print_what_the_page_shows(page: Path, shell: Shell) -> None:
     for block in BLOCKS[page]:

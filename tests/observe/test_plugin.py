@@ -69,7 +69,7 @@ def test_an_adopter_uses_the_plugin(tmp_path: Path) -> None:
         text=True,
         cwd=tmp_path,
         env=ENVIRONMENT,
-        timeout=80,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

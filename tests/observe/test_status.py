@@ -30,7 +30,7 @@ def run(*arguments: str, status: int = 0) -> str:
         [sys.executable, "-m", "l5", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         env=ENVIRONMENT | {"L5_STATUS": "0"},
     )
     assert done.returncode == status, done.stdout + done.stderr
@@ -46,7 +46,7 @@ def echo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         url = process.stdout.readline().split()[-1]
         yield process, url
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
 
 
 def test_top_shows_what_happened(echo: tuple[subprocess.Popen[str], str]) -> None:

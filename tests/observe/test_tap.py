@@ -39,7 +39,7 @@ def dissect(path: Path, *fields: str) -> list[dict[str, str]]:
     if not shutil.which("tshark"):
         pytest.skip("tshark is not installed")
     command = ["tshark", "-X", f"lua_script:{DISSECTOR}", "-r", str(path), "-T", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     assert "Lua" not in done.stderr, done.stderr
     packets: list[dict[str, Any]] = json.loads(done.stdout)
     layers = [packet["_source"]["layers"]["l5"] for packet in packets]
@@ -172,7 +172,7 @@ def test_dump_records_a_command(tmp_path: Path) -> None:
         [*command, sys.executable, "-c", PROGRAM],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         cwd=Path(__file__).parent.parent.parent,
         env=os.environ,
     )
@@ -183,5 +183,5 @@ def test_dump_records_a_command(tmp_path: Path) -> None:
 
 def test_the_dissector_is_where_it_is_said_to_be() -> None:
     command = [sys.executable, "-m", "l5", "dump", "--dissector"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert Path(done.stdout.strip()) == DISSECTOR and DISSECTOR.is_file()

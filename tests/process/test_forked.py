@@ -62,7 +62,7 @@ print("sound")
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

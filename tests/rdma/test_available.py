@@ -167,7 +167,7 @@ def test_what_is_allowed_is_the_process_s_own() -> None:
         "may = libc.mlock(ctypes.c_void_p(a), 1 << 16) == 0;"
         "sys.exit(may != _discover._may_lock_all())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
 
 
@@ -204,7 +204,7 @@ def test_importing_l5_imports_no_verbs_and_leaves_logging_alone(tmp_path: Path) 
         [sys.executable, "-c", QUIET],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         env=environment,
     )
     assert done.stdout == "quiet\n", done.stderr

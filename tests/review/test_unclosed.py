@@ -36,7 +36,7 @@ def test_an_interpreter_that_ends_with_one_says_only_that(tmp_path: Path, transp
         [sys.executable, "-W", "always::ResourceWarning", "-c", ABANDON, url],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert ran.returncode == 0

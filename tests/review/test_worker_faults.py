@@ -63,7 +63,7 @@ def test_a_crash_of_a_handler_is_reported(tmp_path: Path) -> None:
         [sys.executable, "-c", CRASH, f"l5+shm://{tmp_path}/s"],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
     )
     assert ran.returncode == -signal.SIGSEGV
