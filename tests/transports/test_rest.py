@@ -1,5 +1,6 @@
 """A frame that the socket took in part is pushed out, even if nothing else ever happens."""
 
+import os
 import socket
 
 import anyio
@@ -10,7 +11,12 @@ import l5
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("url", ["l5+tcp://127.0.0.1:0", "l5+unix://@l5-test-rest?transports=unix"])
+UNIX = f"l5+unix://@l5-test-rest-{os.getpid()}?transports=unix"
+
+
+@pytest.mark.parametrize(
+    "url", [pytest.param("l5+tcp://127.0.0.1:0", id="tcp"), pytest.param(UNIX, id="unix")]
+)
 async def test_a_partial_request_behind_a_sleeping_one(url: str) -> None:
     answered = anyio.Event()
 
