@@ -70,7 +70,7 @@ async def hear() -> str:
 
 
 async def serve(url: str) -> None:
-    async with l5.serve(bytes.upper, url, connections_max=100_000) as server:
+    async with l5.serve(bytes.upper, url, connections_max=100_000, hello_timeout=60.0) as server:
         say(server.urls[0])
         await hear()
 
@@ -78,7 +78,7 @@ async def serve(url: str) -> None:
 async def hold(url: str, count: int) -> None:
     async with anyio.create_task_group() as group:
         for _ in range(count):
-            connection = await l5.connect(url, ring=RING_BYTES)
+            connection = await l5.connect(url, ring=RING_BYTES, hello_timeout=60.0)
             assert await connection.request(b"x") == b"X"
             group.start_soon(_until_cancelled, connection)
         say("held")
@@ -92,7 +92,7 @@ async def _until_cancelled(connection: l5.Connection) -> None:
 
 
 async def ask(url: str, count: int) -> None:
-    connections = [await l5.connect(url, ring=RING_BYTES) for _ in range(count)]
+    connections = [await l5.connect(url, ring=RING_BYTES, hello_timeout=60.0) for _ in range(count)]
     say("ready")
     while line := await hear():
         seconds, asked = float(line), 0

@@ -31,7 +31,7 @@ MANY = 64
 async def own(url: str) -> None:
     """Export a region and wait."""
     with l5.Region.create(REGION_BYTES, write=True, atomic=True) as region:
-        async with l5.serve(lambda request: request, url) as server:
+        async with l5.serve(lambda request: request, url, hello_timeout=60.0) as server:
             server.export("table", region)
             print("ready", flush=True)
             await anyio.sleep_forever()
@@ -84,7 +84,7 @@ async def rows_of(region: RemoteRegion, connection: l5.Connection, calls: int) -
 
 async def compare(url: str, transport: str, calls: int) -> dict[str, float]:
     """Measure over one transport."""
-    async with await l5.connect(url, transports=transport) as connection:
+    async with await l5.connect(url, transports=transport, hello_timeout=60.0) as connection:
         region = await connection.open_region("table")
         return await rows_of(region, connection, calls)
 

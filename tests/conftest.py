@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests import _leaks, _skips
+from tests._patience import be_patient
 
 ASYNCIO_ONLY = Path(__file__).parent / "asyncio_only"
 FAILED = pytest.StashKey[bool]()
@@ -92,6 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell starts background jobs so; programs that tests interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    be_patient()
     if "SOFTROCE" not in os.environ:  # in an emulated machine importing takes its time
         _settle_hypothesis(_skips.strict())
     if _skips.strict():

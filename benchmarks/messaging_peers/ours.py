@@ -8,6 +8,9 @@ from typing import Any
 import l5
 from benchmarks.messaging_peers.loops import Request
 
+PATIENT: dict[str, Any] = {"hello_timeout": 60.0, "connect_timeout": 60.0}
+"""Many processes begin at once, beside workers that spin: the machine may leave one waiting."""
+
 
 async def echo(request: bytes) -> bytes:
     return request
@@ -20,7 +23,8 @@ def url(address: str, options: dict[str, Any]) -> str:
 def keywords(options: dict[str, Any]) -> dict[str, Any]:
     """Return what is given to both ends; a transport that is not "shm" is to stay a socket."""
     known = ("ring", "segment", "spin_us", "token", "transports")
-    return {key: options[key] for key in known if options.get(key) is not None}
+    given = {key: options[key] for key in known if options.get(key) is not None}
+    return PATIENT | given
 
 
 @asynccontextmanager

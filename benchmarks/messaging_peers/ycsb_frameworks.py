@@ -43,22 +43,23 @@ def table(options: dict[str, Any]) -> Answer:
 @asynccontextmanager
 async def serve_l5(answer: Answer, options: dict[str, Any]) -> AsyncGenerator[str]:
     import l5
+    from benchmarks.messaging_peers.ours import PATIENT
 
     async def handler(request: bytes) -> bytes:
         return answer(request)
 
     address = options.get("device", "127.0.0.1")
     insecure = address != "127.0.0.1"
-    async with l5.serve(handler, f"l5://{address}:0", insecure=insecure) as running:
+    async with l5.serve(handler, f"l5://{address}:0", insecure=insecure, **PATIENT) as running:
         yield running.urls[0]
 
 
 @asynccontextmanager
 async def ask_l5(address: str, options: dict[str, Any]) -> AsyncGenerator[Request]:
     import l5
-    from benchmarks.messaging_peers.ours import expect_transport
+    from benchmarks.messaging_peers.ours import PATIENT, expect_transport
 
-    async with await l5.connect(address, transports=options["transports"]) as connection:
+    async with await l5.connect(address, transports=options["transports"], **PATIENT) as connection:
         expect_transport(connection, options)
         yield connection.request
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import l5
-from benchmarks.messaging_peers.ours import expect_transport, keywords, url
+from benchmarks.messaging_peers.ours import PATIENT, expect_transport, keywords, url
 from benchmarks.messaging_peers.ycsb_data import (
     AT_ONCE,
     BLOCK_ROWS,
@@ -57,7 +57,9 @@ async def client(
 ) -> AsyncGenerator[Callable[[], Awaitable[int]]]:
     async with AsyncExitStack() as stack:
         for _ in range(options.get("idle", 0)):
-            await stack.enter_async_context(await l5.connect(address, ring=IDLE_RING_BYTES))
+            await stack.enter_async_context(
+                await l5.connect(address, ring=IDLE_RING_BYTES, **PATIENT)
+            )
         connection = await stack.enter_async_context(await l5.connect(address, **keywords(options)))
         if not options.get("any_transport"):
             expect_transport(connection, options)

@@ -57,6 +57,7 @@ def perform(control: Control) -> NoReturn:
 def main(path: str, modules: list[str]) -> None:
     for module in modules:
         importlib.import_module(module)
+    importlib.import_module("tests._patience").be_patient()  # of the l5 that has been loaded
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)

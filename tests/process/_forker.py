@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 
 import l5
+from tests._patience import be_patient
 
 
 def step(operation: Coroutine[Any, Any, object]) -> list[str]:
@@ -63,4 +64,5 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
+    be_patient()
     anyio.run(main, sys.argv[2], backend=sys.argv[1])

@@ -15,6 +15,7 @@ from typing import NoReturn
 import anyio
 
 import l5
+from tests._patience import be_patient
 
 KEPT: list[object] = []
 
@@ -117,4 +118,5 @@ def main(backend: str, role: str, how: str, url: str) -> None:
 
 
 if __name__ == "__main__":
+    be_patient()
     main(*sys.argv[1:])

@@ -12,6 +12,7 @@ import sys
 import anyio
 
 import l5
+from tests._patience import be_patient
 
 
 def say(text: str) -> None:
@@ -83,4 +84,5 @@ async def main(role: str, url: str) -> None:
 
 
 if __name__ == "__main__":
+    be_patient()
     anyio.run(main, *sys.argv[1:])

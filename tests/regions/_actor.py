@@ -20,6 +20,7 @@ import anyio
 import anyio.lowlevel
 
 import l5
+from tests._patience import be_patient
 
 KEEP_SIZE, PUNCH_HOLE = 1, 2
 F_SEAL_FUTURE_WRITE = 0x10
@@ -200,6 +201,7 @@ def what_a_child_finds(region: Any, view: memoryview | None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    be_patient()
     roles = {"own": own, "attack": attack, "fork": fork, "revoke": revoke}
     roles |= {"count": count, "ascend": ascend}
     anyio.run(roles[sys.argv[1]], sys.argv[2])
