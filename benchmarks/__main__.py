@@ -70,6 +70,7 @@ COMMANDS = {
     "catfish-fig12": ("benchmarks.catfish.fig12", "Catfish: throughput, 90 % search (R9)"),
     "catfish-fig13": ("benchmarks.catfish.fig13", "Catfish: latency, 90 % search (R9)"),
     "catfish-fig14": ("benchmarks.catfish.fig14", "Catfish: stand-ins for rea02 (R9)"),
+    "catfish-figures": ("benchmarks.catfish.figures", "Catfish: all of these, one after the other"),
     "catfish-softroce": (
         "benchmarks.catfish.softroce",
         "Catfish: over Soft-RoCE, between emulated machines",

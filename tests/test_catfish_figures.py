@@ -10,7 +10,7 @@ import pytest
 
 import l5
 from benchmarks import __main__ as command
-from benchmarks.catfish import _quota, _served, rea02, tables
+from benchmarks.catfish import _quota, _served, figures, rea02, tables
 from benchmarks.catfish._figure import CLUSTER, HERE, Pace, Point, Scope, rows_of
 from benchmarks.catfish._served import Setup
 from catfish_app import RTree
@@ -224,3 +224,42 @@ def test_tables_have_methods_down_and_clients_across(
 def test_softroce_draws_what_was_kept(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         command.main(["catfish-softroce", "--accelerator", "none"])
+
+
+# ---- all of them
+
+
+@pytest.mark.leaks("matplotlib keeps its fonts open")
+def test_all_figures_by_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One of them stands for all: run, taken into the documentation, shown as tables."""
+    out, images = tmp_path / "out", tmp_path / "images"
+    images.mkdir()
+    monkeypatch.setattr(figures, "IMAGES", images)
+    assert command.main(["catfish-figures", "--out", str(out), "--publish"]) == 1
+    assert "holds no pictures" in capfd.readouterr().err
+    given = ["catfish-figures", "--quick", "--out", str(out), "--only", "fig8"]
+    assert command.main(given) == 0
+    said = capfd.readouterr()
+    assert "fig8: 48 rows" in said.err and not said.out
+    assert {path.name for path in out.iterdir()} == {"fig8.jsonl", "fig8.png"}
+    assert command.main(["catfish-figures", "--out", str(out), "--publish"]) == 0
+    assert [path.name for path in images.iterdir()] == ["catfish-fig8.png"]
+    assert "| client only, multi-issue |" in capfd.readouterr().out
+
+
+def test_figures_that_fail_are_named_and_the_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[tuple[str, ...]] = []
+
+    def fails(name: str, *words: str) -> bool:
+        ran.append((name, *words[:1]))
+        return name not in ("fig2", "fig11")
+
+    monkeypatch.setattr(figures, "command", fails)
+    assert command.main(["catfish-figures", "--out", str(tmp_path), "--without", "softroce"]) == 1
+    assert ran[:2] == [("fig2", "--full"), ("fig7", "--full")]
+    assert ("fig13", "--from") in ran and ran[-1] == ("fig14", "--full")
+    assert "failed: fig2, fig10\n" in capsys.readouterr().err

@@ -15,6 +15,7 @@ COLORS = {
     "TCP/IP, 1 Gb/s": "#c9a36b",
     "TCP/IP, 40 Gb/s": "#8f6b32",
     "TCP loopback": "#8f6b32",
+    "TCP": "#8f6b32",
     "Unix socket": "#c28a1c",
     "fast messaging, polling": "#7d7d7d",
     "offloading, node by node": "#8fb8dc",
@@ -32,7 +33,19 @@ COLORS = {
 }
 """The same method has the same colour in each figure."""
 OTHERS = ("#2f6f9f", "#b5432a", "#5b8c3a", "#8a5aa5", "#c28a1c", "#444444")
-MARKS = "osD^vPX*"
+MARKS = {
+    "TCP": "v",
+    "TCP loopback": "v",
+    "Unix socket": "^",
+    "server only": "o",
+    "client only": "s",
+    "adaptive": "D",
+    "worker polls": "v",
+    "worker sleeps": "o",
+    "worker adapts": "D",
+}
+"""As colours: measured methods have the same mark in each figure."""
+OTHER_MARKS = "osD^vPX*"
 TINT = "#fbf4ea"
 Row = dict[str, Any]
 
@@ -93,42 +106,69 @@ def _strip(
 
 
 def _line(panel: Any, rows: Sequence[Row], number: int) -> Any:
-    """Draw one method in one panel; return what stands for it in the legend."""
+    """Draw one method in one panel; return what stands for it in the legend.
+
+    What adapts is a wide line below all others: where a thin one goes the same way, both are seen.
+    """
     method = rows[0]["method"]
     color = COLORS.get(method, OTHERS[number % len(OTHERS)])
     across = [row["x"] for row in rows]
     middle = [row["value"]["median"] for row in rows]
     if rows[0]["simulated"]:
-        wide = 2.4 if method == "adaptive" else 1.4
-        return panel.plot(across, middle, color=color, linewidth=wide)[0]
+        wide, order = (3.4, 1.9) if method == "adaptive" else (1.3, 2.0)
+        return panel.plot(across, middle, color=color, linewidth=wide, zorder=order)[0]
     low = [m - row["value"]["min"] for m, row in zip(middle, rows, strict=True)]
     high = [row["value"]["max"] - m for m, row in zip(middle, rows, strict=True)]
     return panel.errorbar(
-        across, middle, yerr=[low, high], color=color, marker=MARKS[number % len(MARKS)],
+        across, middle, yerr=[low, high], color=color,
+        marker=MARKS.get(method, OTHER_MARKS[number % len(OTHER_MARKS)]),
         markersize=4.5, linestyle=":", linewidth=0.9, capsize=2.5,
     )  # fmt: skip
 
 
 def _frame(panel: Any, axis: Axis, across: str, case: str, rows: Sequence[Row]) -> None:
-    from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator
+    from matplotlib.ticker import (
+        EngFormatter,
+        FixedLocator,
+        FuncFormatter,
+        LogLocator,
+        MaxNLocator,
+        NullFormatter,
+        NullLocator,
+        PercentFormatter,
+    )
 
     panel.set_xscale("log", base=2)
     places = sorted({row["x"] for row in rows})
     panel.xaxis.set_major_locator(FixedLocator(places))
     panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-    if axis.log:
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda place, _: place_text(place)))
+    panel.yaxis.set_major_formatter(EngFormatter(sep=""))
+    if axis.share:
+        panel.set_ylim(0, 1.05)
+        panel.yaxis.set_major_formatter(PercentFormatter(1.0))
+    elif axis.log:
         panel.set_yscale("log")
         low = min(row["value"]["min"] for row in rows)
         high = max(row["value"]["max"] for row in rows)
         steps = (1.0, 2.0, 5.0) if high < 300 * low else (1.0,)
-        panel.yaxis.set_major_locator(LogLocator(subs=steps))
+        few = MaxNLocator(5, steps=[1, 2, 5, 10])
+        panel.yaxis.set_major_locator(few if high < 4 * low else LogLocator(subs=steps))
+        panel.yaxis.set_major_formatter(EngFormatter(sep=""))
         panel.yaxis.set_minor_formatter(NullFormatter())
     else:
         panel.set_ylim(bottom=0)
-    panel.yaxis.set_major_formatter(EngFormatter(sep=""))
     panel.grid(alpha=0.3)
     panel.set_title(case, fontsize=8)
     panel.set_xlabel(across)
     if not rows[0]["simulated"]:
         panel.set_facecolor(TINT)
+
+
+def place_text(place: float) -> str:
+    """Write a place of the horizontal axis: a count or a size with its power, a scale in full."""
+    from matplotlib.ticker import EngFormatter
+
+    if place < 1:
+        return f"{place:.9f}".rstrip("0")
+    return EngFormatter(sep="")(place)

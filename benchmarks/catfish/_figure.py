@@ -18,6 +18,7 @@ METRICS = {
     "mean_us": ("mean time of a request", "us"),
     "p99_us": ("99th percentile of the time of a request", "us"),
     "busy_share": ("busy share of the server", "1"),
+    "link_share": ("share of the link that the server's answers take", "1"),
     "bytes_per_s": ("bytes that the server sent", "B/s"),
     "offloaded": ("searches that clients did themselves", "1"),
     "vs_best": ("adaptive over the better pure mode", "1"),
@@ -102,6 +103,8 @@ class Axis:
     metric: str
     label: str
     log: bool = True
+    share: bool = False
+    """From 0 to 100 %."""
 
 
 @attrs.frozen

@@ -29,7 +29,7 @@ def points(scope: Scope) -> Iterator[Point]:
         for scale, nodes in NODES.items():
             of = attrs.evolve(scaled, nodes=nodes, search_s=per_node_s * sum(nodes))
             result = simulate(method, Setting(of, costs.PAPER_CORES, clients=1))
-            yield Point("one client", method.name, scale * 1e6, values(result, method), True)
+            yield Point("one client", method.name, scale, values(result, method), True)
 
 
 main = Figure(
@@ -37,5 +37,5 @@ main = Figure(
     "Figure 8: offloading with multi-issue",
     points,
     (Axis("mean_us", "mean latency (us)", log=False),),
-    across="scale (millionths)",
+    across="scale",
 ).main

@@ -37,6 +37,7 @@ class Costs:
     """What a server pays for a request beside its work: finding it, answering."""
     kernel_s: float = 8e-6
     """What it pays more for each message of a socket."""
+    hit_bytes: int = HIT_BYTES
 
     @property
     def node_s(self) -> float:
@@ -45,7 +46,7 @@ class Costs:
 
     @property
     def reply_bytes(self) -> int:
-        return REQUEST_BYTES + round(HIT_BYTES * self.hits)
+        return REQUEST_BYTES + round(self.hit_bytes * self.hits)
 
     def scaled(self, factor: float) -> "Costs":
         """Return the costs on a machine whose work in the tree takes so much longer."""
