@@ -165,12 +165,10 @@ struct rt_dbox {
 #ifdef RT_TSAN
 #define RT_DATA_LOAD __ATOMIC_ACQUIRE
 #define RT_DATA_STORE __ATOMIC_RELEASE
-#define rt_acquire_fence() ((void)0)
 #define rt_release_fence() ((void)0)
 #else
 #define RT_DATA_LOAD __ATOMIC_RELAXED
 #define RT_DATA_STORE __ATOMIC_RELAXED
-#define rt_acquire_fence() __atomic_thread_fence(__ATOMIC_ACQUIRE)
 #define rt_release_fence() __atomic_thread_fence(__ATOMIC_RELEASE)
 #endif
 
@@ -201,8 +199,7 @@ static inline uint64_t rt_seq_load(const uint64_t *word)
 
 static inline bool rt_seq_same(const uint64_t *word, uint64_t seen)
 {
-    rt_acquire_fence(); /* pairs with: rt_seq_begin */
-    return __atomic_load_n(word, __ATOMIC_RELAXED) == seen;
+    return __atomic_load_n(word, __ATOMIC_RELAXED) == seen; /* pairs with: rt_seq_begin, by the fence of the last page */
 }
 
 static inline void rt_seq_begin(uint64_t *word)

@@ -9,7 +9,7 @@
  *   walk      who reads copies: rt_walk.c; each copy is made word by word, in ascending order
  *
  * What must hold: what a reader approves of has every entry that was there all the time, once; any that came or went at most
- * once; and nothing else.  In the end memory is what the writer thinks it is. */
+ * once; of rows that were loaded all or none; and nothing else.  In the end memory is what the writer thinks it is. */
 #define MODEL_ITSELF
 #include "model.h"
 
@@ -21,10 +21,10 @@
 
 enum { NODES = 10, BYTES = RT_HEADER_BYTES + NODES * RT_NODE_BYTES, WORDS = BYTES / 4, PAUSES = 2, TURNS = 6, ROOM = 40, SPANS = 4 };
 enum reader { OWN, FOREIGN, WALK };
-enum { INSERT = 1, DELETE, UPDATE };
+enum { INSERT = 1, DELETE, UPDATE, LOAD_ROWS };
 
 struct operation {
-    int what, id, from, to; /* places on the line */
+    int what, id, from, to; /* places on the line; of rows that are loaded, id is how many, at 10, 20, ... */
 };
 
 static const struct scenario {
@@ -36,6 +36,7 @@ static const struct scenario {
 #define PLACED(...) {__VA_ARGS__}
 #define PUT(id, x) {INSERT, id, x, x}
 #define TAKE(id, x) {DELETE, id, x, x}
+#define ROWS(n) {LOAD_ROWS, n, 0, 0}
 #define ALL -INFINITY, INFINITY
 #define EACH(what, before, during, ...)          \
     {"own: " what, OWN, before, during, __VA_ARGS__},     \
@@ -44,6 +45,7 @@ static const struct scenario {
 #define FOUR PLACED(PUT(1, 10), PUT(2, 20), PUT(3, 70), PUT(4, 80))
 #define FIVE PLACED(PUT(1, 10), PUT(2, 20), PUT(3, 70), PUT(4, 80), PUT(5, 90))
 #define THREE PLACED(PUT(1, 10), PUT(2, 20), PUT(3, 70))
+#define NOTHING_YET PLACED({0})
     EACH("insert", FOUR, PLACED(PUT(5, 90)), ALL),
     EACH("delete", FIVE, PLACED(TAKE(3, 70)), ALL),
     EACH("root splits", THREE, PLACED(PUT(4, 80)), ALL),
@@ -54,6 +56,7 @@ static const struct scenario {
     EACH("moved", FIVE, PLACED({UPDATE, 5, 90, 15}), ALL),
     EACH("merge and split", FOUR, PLACED(TAKE(1, 10), PUT(6, 75), PUT(7, 76)), ALL),
     EACH("first and last", PLACED(PUT(1, 10)), PLACED(TAKE(1, 10), PUT(2, 20)), ALL),
+    EACH("load", NOTHING_YET, PLACED(ROWS(4)), 5, 45),
 };
 
 static const struct scenario *scenario;
@@ -72,7 +75,7 @@ static struct {
 } cells[CELLS];
 static int last[WORDS]; /* the cell that was stored to last, + 1; -1: none, but it was */
 static int cell_count, pauses;
-static uint32_t stable, possible; /* a bit for each id */
+static uint32_t stable, possible, together; /* a bit for each id */
 static long approved, refused;
 static jmp_buf give_up;
 
@@ -189,6 +192,19 @@ static void point(double rect[4], int place)
     rect[1] = rect[3] = 0;
 }
 
+static int load(int n)
+{
+    double rects[ROOM][4];
+    uint64_t ids[ROOM];
+    size_t bad_row;
+
+    for (int i = 0; i < n; i++) {
+        point(rects[i], 10 * (i + 1));
+        ids[i] = (uint64_t)i + 1;
+    }
+    return rt_bulk_load(own, rects[0], ids, (size_t)n, 1, &bad_row);
+}
+
 static void do_it(const struct operation *operation)
 {
     double from[4], to[4];
@@ -200,6 +216,8 @@ static void do_it(const struct operation *operation)
         error = rt_insert_locked(own, to, (uint64_t)operation->id);
     else if (operation->what == DELETE)
         error = rt_delete_locked(own, from, (uint64_t)operation->id);
+    else if (operation->what == LOAD_ROWS)
+        error = load(operation->id);
     else
         error = rt_update_locked(own, from, (uint64_t)operation->id, to);
     if (error)
@@ -229,6 +247,8 @@ static void approve(const uint64_t *ids, size_t total)
     }
     if (stable & ~found)
         model_fail("approved: of %#x only %#x was found", stable, found);
+    if (found & together && together & ~found)
+        model_fail("approved: of %#x, which came at once, only %#x was found", together, found & together);
     approved++;
 }
 
@@ -368,6 +388,11 @@ static void expect(void)
         possible |= UINT32_C(1) << operation->id;
     stable = possible;
     for (const struct operation *operation = scenario->during; operation->what; operation++) {
+        if (operation->what == LOAD_ROWS) {
+            together = (UINT32_C(2) << operation->id) - 2;
+            possible |= together;
+            continue;
+        }
         possible |= UINT32_C(1) << operation->id;
         stable &= ~(UINT32_C(1) << operation->id);
     }
