@@ -111,9 +111,9 @@ class RTree(Tree):
     def share(self) -> None:
         """Move the tree into memory that other processes can read, if it is not there already.
 
-        All that `capacity` needs is committed then, in pages of ordinary size. The tree may be used
-        meanwhile. Raises OSError, and leaves the tree as it is, when there is not so much memory or
-        the system has none that can be shared.
+        All that `capacity` needs is committed then, in huge pages where the kernel has some. The
+        tree may be used meanwhile. Raises OSError, and leaves the tree as it is, when there is not
+        so much memory or the system has none that can be shared.
         """
         with _sharing:
             if self.region is None:

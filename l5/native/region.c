@@ -17,6 +17,11 @@
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
+
+#define HUGE_PAGE ((uint64_t)2 << 20)
 
 uint64_t l5_region_map_bytes(uint64_t size_bytes)
 {
@@ -25,9 +30,60 @@ uint64_t l5_region_map_bytes(uint64_t size_bytes)
     return (size_bytes + page - 1) & ~(page - 1);
 }
 
+/* Of huge pages, those that lie whole in so much memory. */
+static uint64_t huge_bytes(uint64_t bytes)
+{
+    return bytes & ~(HUGE_PAGE - 1);
+}
+
+/* Map where huge pages can be: on a boundary of theirs, found in more room than is wanted. */
+static void *map_aligned(int fd, uint64_t bytes, int rights)
+{
+    uint8_t *room, *at;
+    void *mapped;
+
+    if (!huge_bytes(bytes))
+        return mmap(NULL, bytes, rights, MAP_SHARED, fd, 0);
+    room = mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED)
+        return MAP_FAILED;
+    at = room + (-(uintptr_t)room & (HUGE_PAGE - 1));
+    mapped = mmap(at, bytes, rights, MAP_SHARED | MAP_FIXED, fd, 0);
+    if (mapped == MAP_FAILED) {
+        munmap(room, bytes + HUGE_PAGE);
+        return MAP_FAILED;
+    }
+    if (at > room)
+        munmap(room, (size_t)(at - room));
+    if (at < room + HUGE_PAGE)
+        munmap(at + bytes, (size_t)(room + HUGE_PAGE - at));
+    return mapped;
+}
+
 /* ---- the file -------------------------------------------------------------------------------- */
 
 #ifdef __linux__
+
+/* Fill the file with huge pages, as far as whole ones fit and the kernel has some. Its setting for shared memory is mostly
+ * `never`, which MADV_COLLAPSE overrides and `deny` does not; it takes what has one page at least, and is quickest so. */
+static void fill_with_huge_pages(int fd, uint64_t bytes)
+{
+    uint64_t huge = huge_bytes(bytes);
+    void *at;
+
+    if (!huge)
+        return;
+    at = map_aligned(fd, huge, PROT_READ | PROT_WRITE);
+    if (at == MAP_FAILED)
+        return;
+    if (fallocate(fd, 0, 0, 1) == 0 && madvise(at, HUGE_PAGE, MADV_COLLAPSE) == 0) {
+        for (uint64_t offset = HUGE_PAGE; offset < huge; offset += HUGE_PAGE)
+            if (fallocate(fd, 0, (off_t)offset, 1) < 0)
+                break;
+        madvise(at, huge, MADV_COLLAPSE);
+    }
+    munmap(at, huge);
+}
 
 int l5_region_create(uint64_t size_bytes)
 {
@@ -40,8 +96,12 @@ int l5_region_create(uint64_t size_bytes)
     if (fd < 0)
         return fd;
     /* All of it now: a lack of memory is an error here and not a signal later. */
-    if (ftruncate(fd, (off_t)bytes) < 0 || fallocate(fd, 0, 0, (off_t)bytes) < 0)
+    if (ftruncate(fd, (off_t)bytes) < 0)
         rc = -errno;
+    if (!rc) {
+        fill_with_huge_pages(fd, bytes);
+        rc = fallocate(fd, 0, 0, (off_t)bytes) < 0 ? -errno : 0;
+    }
     if (rc)
         close(fd);
     return rc ? rc : fd;
@@ -127,7 +187,7 @@ int l5_region_verify(int fd, uint64_t size_bytes, int writable, const char **why
 int l5_region_map(int fd, uint64_t size_bytes, int writable, int alien, uint8_t **base)
 {
     uint64_t bytes = l5_region_map_bytes(size_bytes);
-    void *at = mmap(NULL, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+    void *at = map_aligned(fd, bytes, PROT_READ | (writable ? PROT_WRITE : 0));
 
     if (at == MAP_FAILED)
         return -errno;

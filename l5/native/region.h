@@ -19,6 +19,9 @@
  * write, no hole punching, by anybody), and SEAL.  A peer verifies all that before it maps: then
  * nothing that the owner does to the file can raise SIGBUS in it or make it allocate.  A region
  * that grants writing cannot be sealed against hole punching; who may write it may as well zero it.
+ *
+ * Huge pages: as many whole ones of 2 MiB as fit are asked for when the file is filled, and who maps
+ * it does so on a boundary of theirs, or they would be mapped in pieces.  They are no promise.
  */
 #ifndef L5_REGION_H
 #define L5_REGION_H
