@@ -324,6 +324,21 @@ def test_a_box_is_drawn_and_searched(page: Browser) -> None:
     page.until("document.querySelector('#result').childElementCount === 0")
 
 
+def test_the_place_of_the_pointer_is_told_beside_the_tools(page: Browser) -> None:
+    page.run("document.getElementById('place').textContent = ''")
+    assert page.run("getComputedStyle(document.getElementById('place')).display") == "none"
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=600, y=400)
+    page.until("/^-?[0-9.]+  -?[0-9.]+$/.test(document.getElementById('place').textContent)")
+    tools, place = (
+        page.run(f"JSON.parse(JSON.stringify(document.getElementById('{name}')"
+                 ".getBoundingClientRect()))")
+        for name in ("tools", "place")
+    )  # fmt: skip
+    assert place["left"] - tools["right"] >= 10
+    middles = [box["top"] + box["height"] / 2 for box in (tools, place)]
+    assert middles[0] == pytest.approx(middles[1], abs=1)
+
+
 def test_the_form_searches_exactly(page: Browser) -> None:
     box = (0.25, 0.5, 0.3125, 0.5625)
     for side, value in zip(("x0", "y0", "x1", "y1"), box, strict=True):
