@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not native.available, reason=native.reason or "-
 
 HUGE = 2 << 20
 SIZE = 2 * HUGE + 12_345
-COLLAPSE, THP_DISABLE = 25, 41  # MADV_COLLAPSE and PR_SET_THP_DISABLE of Linux
+MAP_FIXED, COLLAPSE, THP_DISABLE = 16, 25, 41  # MADV_COLLAPSE, PR_SET_THP_DISABLE of Linux
 
 
 def address(memory: memoryview) -> int:
@@ -36,16 +36,19 @@ def in_huge_pages(at: int) -> int:
 
 def kernel_gives_them() -> bool:
     """Ask for as many as the test will, by the same call."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     fd = os.memfd_create("probe")
     try:
-        os.posix_fallocate(fd, 0, 3 * HUGE)
-        with mmap.mmap(fd, 3 * HUGE) as memory:
-            begin = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % HUGE
-            try:
-                memory.madvise(COLLAPSE, begin, 2 * HUGE)
-            except OSError:
-                return False
-            return True
+        os.posix_fallocate(fd, 0, 2 * HUGE)
+        with mmap.mmap(-1, 3 * HUGE) as room:  # of which the part on a boundary becomes the file's
+            begin = ctypes.addressof(ctypes.c_char.from_buffer(room))
+            begin += -begin % HUGE
+            rights, how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | MAP_FIXED
+            assert libc.mmap(begin, 2 * HUGE, rights, how, fd, 0) == begin
+            return libc.madvise(begin, 2 * HUGE, COLLAPSE) == 0
     finally:
         os.close(fd)
 
@@ -75,6 +78,8 @@ async def test_both_ends_map_it_where_huge_pages_can_be(tmp_path: Path) -> None:
                     assert address(ours) % HUGE == address(theirs) % HUGE == 0
                     region.write(SIZE - 5, b"there")
                     assert theirs[SIZE - 5 :] == b"there" and len(theirs) == SIZE
+                    assert touched(ours) == touched(theirs) == 0
+                    assert in_huge_pages(address(ours)) == in_huge_pages(address(theirs))
 
 
 WITHOUT = f"""
