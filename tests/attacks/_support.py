@@ -131,6 +131,8 @@ async def bystander(url: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
 
 
 def resident_bytes() -> int:
+    if "L5_SANITIZED" in os.environ:
+        return 0  # a sanitizer keeps what was freed
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
