@@ -39,9 +39,10 @@ async def request_many(
     place = 0
     try:
         while place < len(batch) or pending:
-            # From a ring all is taken before more is sent: then C goes on with whole windows.
-            most = window if session.ring is None else 1
-            if place < len(batch) and len(pending) < most:
+            # What C can send waits until all is taken: then it goes on with whole windows.
+            if place < len(batch) and (
+                not pending or (len(pending) < window and not _is_for_c(session, batch[place]))
+            ):
                 place = await _send_more(connection, batch, answers, place, window, pending)
             else:
                 await _take_oldest(connection, answers, pending)
@@ -49,6 +50,13 @@ async def request_many(
         _abandon(connection, pending)
         raise
     return answers  # type: ignore[return-value]  # no place is empty by now
+
+
+def _is_for_c(session: Session, payload: Buffer) -> bool:
+    """Tell whether one call into C sends windows: none while somebody looks at each request."""
+    if session.ring is None or session.tap or session.watch:
+        return False
+    return _size(payload) <= session.sends.segment_bytes
 
 
 def _check_sizes(session: Session, batch: tuple[Buffer, ...]) -> None:
@@ -75,7 +83,7 @@ async def _send_more(
     """Send from `place` on; return how far that went, with what has no answer yet in `pending`."""
     session = connection._session
     ring: Ring | None = session.ring
-    if ring is not None and not (pending or session.tap or session.watch):
+    if ring is not None and not pending and _is_for_c(session, batch[place]):
         try:
             sent, first_id, missing = ring.request_many(batch, answers, place, window)
         except Exception as error:

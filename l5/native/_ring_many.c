@@ -141,7 +141,8 @@ PyObject *l5_ring_request_many(Ring *self, PyObject *const *args, Py_ssize_t cou
     free_places = self->in_flight < self->in_flight_max ? self->in_flight_max - self->in_flight : 0;
     if ((uint64_t)batch.window > free_places)
         batch.window = (Py_ssize_t)free_places;
-    if (self->poller && !self->queued && self->shared != LOCKED_INSIDE) {
+    /* LOCKED_INSIDE or not: only the engine calls this, between two of its steps */
+    if (self->poller && !self->queued) {
         l5_poller_stir(self);
         rc = exchange(self, &batch);
         self->in_flight += (uint64_t)(batch.sent - batch.start - batch.done);

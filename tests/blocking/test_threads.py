@@ -59,6 +59,26 @@ def test_requests_of_many_threads_are_in_flight_together(tmp_path: Path, transpo
 
 
 @each_transport
+def test_requests_of_one_call_are_in_flight_together(tmp_path: Path, transport: str) -> None:
+    together = threading.Barrier(8)
+
+    def handle(request: bytes) -> bytes:
+        together.wait(PATIENCE_S)  # broken, unless all eight come before the first is answered
+        return request[::-1]
+
+    url = url_of(tmp_path, transport)
+    with (
+        l5.blocking.serve(handle, url, threads=8, **SMALL) as server,
+        l5.blocking.connect(server.urls[0], **SMALL) as client,
+    ):
+        assert client.request_many([b"ab"] * 8, window=8) == [b"ba"] * 8
+        requests = [pattern(30_000, seed=number) for number in range(24)]  # longer than a segment
+        answers = client.request_many(requests, window=8)
+        assert answers == [request[::-1] for request in requests]
+        assert client.statistics().in_flight == 0
+
+
+@each_transport
 def test_one_thread_receives_while_another_sends(tmp_path: Path, transport: str) -> None:
     messages = [pattern(size, seed=size) for size in (0, 10, 20_000, 70_000, 3)] * 10
 

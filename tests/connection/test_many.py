@@ -145,22 +145,23 @@ async def test_sizes_of_bytes_are_looked_at_in_one_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each look from Python delays the first request, and the peer has nothing to do meanwhile."""
-    from l5 import _many
+    from l5 import _transmit
 
-    size, looked_at = _many._size, list[Any]()  # pyright: ignore[reportPrivateUsage]
+    check, looked_at = _transmit.check_size, list[int]()
 
-    def count(payload: Any) -> int:
-        looked_at.append(payload)
-        return size(payload)
+    def count(session: Any, size_bytes: int) -> None:
+        if session is connection._session:  # pyright: ignore[reportPrivateUsage]
+            looked_at.append(size_bytes)  # not the server's, of its answers
+        check(session, size_bytes)
 
-    monkeypatch.setattr(_many, "_size", count)
+    monkeypatch.setattr(_transmit, "check_size", count)
     url = f"l5+unix://{tmp_path}/s"
     async with l5.serve(handle, url), await l5.connect(url, transports="shm") as connection:
         assert await connection.request_many([b"a", b"bc"]) == [b"=a", b"=bc"]
         assert not looked_at
-        mixed = [b"a", bytearray(b"b"), memoryview(b"c")]
-        assert await connection.request_many(mixed) == [b"=a", b"=b", b"=c"]
-        assert looked_at == mixed
+        mixed = [b"a", bytearray(b"bc"), memoryview(b"d")]
+        assert await connection.request_many(mixed) == [b"=a", b"=bc", b"=d"]
+        assert looked_at == [1, 2, 1]
         too_long = bytes(connection.max_message_bytes + 1)
         sent = connection.statistics().requests_sent
         with pytest.raises(l5.MessageTooLarge):
