@@ -8,13 +8,18 @@ several processes get a part of its bandwidth each (`LinkSpec.shared`).
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 
 from benchmarks.simulator.link import LinkSpec, Pipe
+
+Span = tuple[int, int]
+"""Offset and length, in bytes."""
+Take = Callable[[int, bytes], Iterable[Span] | None]
 
 HEADER_BYTES = 24
 SPUN_S = 200e-6
@@ -97,6 +102,14 @@ class SlowRegion:
     async def read_many(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """See `l5.abc.RemoteRegion.read_many`."""
         return await self._connection.read(self._region, list(spans))
+
+    async def read_each(self, spans: Iterable[Span], take: Take, *, window: int = 16) -> None:
+        """See `l5.abc.RemoteRegion.read_each`; what is read at once arrives together."""
+        wanted = deque(spans)
+        while wanted:
+            batch = [wanted.popleft() for _ in range(min(window, len(wanted)))]
+            for (offset, _), data in zip(batch, await self.read_many(batch), strict=True):
+                wanted.extend(take(offset, data) or ())
 
 
 def slow(connection: Any, spec: LinkSpec, clients: int = 1) -> SlowConnection:

@@ -14,6 +14,7 @@ LIMIT_NS = 200.0
 COST = Metric("cost_ns", "policy's time of a request", "ns")
 POLICIES: dict[str, Callable[[], l5.OffloadPolicy]] = {
     "always server": l5.AlwaysServer,
+    "adaptive": l5.AdaptivePolicy,
     "back-off": l5.BackoffPolicy,
     "back-off, as in the paper": l5.PaperBackoffPolicy,
     "by latency": l5.LatencyPolicy,

@@ -44,6 +44,18 @@ def check_k(k: int) -> None:
         raise ValueError(f"k is {k}; it must be from 0 to {NEAREST_MAX}")
 
 
+def said_of_search(error: Exception, rect: Any) -> Exception:
+    """Return what to raise for what happened when the server was asked to search."""
+    return translated(error) if isinstance(error, l5.RequestFailed) else _bad_rect(rect)
+
+
+def ids_of(reply: bytes) -> Ids:
+    """Return the ids that a search has found."""
+    if len(reply) & 7:
+        raise distrust(ReplyError(f"{len(reply)} bytes where ids of 8 bytes each belong"))
+    return _frombuffer(reply, _U64)
+
+
 def _bad_rect(rect: Any) -> ValueError:
     return ValueError(f"a rectangle is four numbers (xmin, ymin, xmax, ymax), not {rect!r}")
 
@@ -115,13 +127,9 @@ class RTreeClient:
         """
         try:
             reply = await self._request(_pack_rect(_SEARCH, *rect))
-        except l5.RequestFailed as error:
-            raise translated(error) from None
-        except (struct.error, TypeError):
-            raise _bad_rect(rect) from None
-        if len(reply) & 7:
-            raise distrust(ReplyError(f"{len(reply)} bytes where ids of 8 bytes each belong"))
-        return _frombuffer(reply, _U64)
+        except (l5.RequestFailed, struct.error, TypeError) as error:
+            raise said_of_search(error, rect) from None
+        return ids_of(reply)
 
     def search_iter(self, rect: Rect) -> IdPieces:
         """Search, and iterate over the ids in pieces as they come.

@@ -1,7 +1,7 @@
 """`OffloadingClient`: an R-tree client that searches by itself, always or when the server is busy.
 
 What changes the tree is always the server's work, and so is what asks for the tree's shape. A
-search goes the way that the policy says (`l5.OffloadPolicy`; `l5.BackoffPolicy` unless told
+search goes the way that the policy says (`l5.OffloadPolicy`; `l5.AdaptivePolicy` unless told
 otherwise), which hears the server's heartbeats and how long searches took.
 """
 
@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 import l5
+from catfish_app import _wire
 from catfish_app._batch import Found, at_once, in_turns, merged, split
-from catfish_app._client import Mode, RTreeClient, _bad_rect, check_k
+from catfish_app._client import Mode, RTreeClient, _bad_rect, check_k, ids_of, said_of_search
 from catfish_app._direct import DirectTree, Disturbed, checked_queries, open_tree
 from catfish_app._rtree import Floats, Ids
 
@@ -31,6 +32,10 @@ __all__ = ["OffloadStatistics", "OffloadingClient", "SearchReport", "check_mode"
 T = TypeVar("T")
 
 _SERVER, _CLIENT = l5.Path.SERVER, l5.Path.CLIENT
+_SEARCH, _pack_search = _wire.head(_wire.Op.SEARCH), _wire.HEAD_RECT.pack
+_NOTHING = float("inf")
+"""The latency of a request that came to nothing."""
+HEARTBEAT_S = 0.010
 _ASKED = frozenset(("tcp", "tls", "unix", "inproc"))
 """Transports over which the server's event loop reads its memory for the client."""
 
@@ -94,16 +99,16 @@ class OffloadingClient(RTreeClient):
         check_mode(mode)
         super().__init__(connection)
         self.mode = mode
-        pure = {"server": l5.AlwaysServer, "client": l5.AlwaysClient}
-        self.policy: l5.OffloadPolicy = policy or pure.get(mode, l5.BackoffPolicy)()
+        self._heartbeat = connection.heartbeat
+        self._heard = 0
+        self._policy = policy or self._usual(mode)
+        self._observe = self._policy.observe
         self._saves_server = mode == "adaptive" and policy is None  # reading for us is work as well
         self._tree: DirectTree | None = None
         self._opening = anyio.Lock()
         self._reason = ""
         if self._saves_server and connection.transport in _ASKED:
             self._reason = _not_worth_it(connection.transport)
-        self._heartbeat = connection.heartbeat
-        self._heard = 0
         self._server_count = self._client_count = self._disturbed = 0
         self._last: tuple[l5.Path, float, int, bool] | None = None
 
@@ -140,7 +145,20 @@ class OffloadingClient(RTreeClient):
                     ) from error
             return self._tree
 
+    def _usual(self, mode: str) -> l5.OffloadPolicy:
+        """Return the policy of a mode."""
+        if mode == "server":
+            return l5.AlwaysServer()
+        if mode == "client":
+            return l5.AlwaysClient()
+        return l5.AdaptivePolicy(interval_s=self._heartbeat.interval_s or HEARTBEAT_S)
+
     # ---- what happened ---------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> l5.OffloadPolicy:
+        """What decides who searches."""
+        return self._policy
 
     @property
     def last_search(self) -> SearchReport | None:
@@ -164,40 +182,62 @@ class OffloadingClient(RTreeClient):
     async def search(self, rect: Rect) -> Ids:
         """See `RTreeClient.search`."""
         began, given_up = perf_counter(), None
-        if self._choose(began) is _CLIENT:
-            found = await self._direct(lambda tree: tree.search(rect), rect, began)
-            if found is not None:
-                return found
-            began, given_up = perf_counter(), self._last
-        found = await RTreeClient.search(self, rect)
-        self._served(began, given_up)
-        return found
+        path = self._choose(began)
+        try:
+            if path is _CLIENT:
+                found = await self._direct(lambda tree: tree.search(rect), rect, began)
+                if found is not None:
+                    return found
+                given_up = self._last
+            try:
+                reply = await self._request(_pack_search(_SEARCH, *rect))
+            except (l5.RequestFailed, struct.error, TypeError) as error:
+                raise said_of_search(error, rect) from None
+            ids = ids_of(reply)
+        except BaseException:
+            self._observe(path, _NOTHING, perf_counter())
+            raise
+        self._served(began, path, given_up)
+        return ids
 
     async def count(self, rect: Rect) -> int:
         """See `RTreeClient.count`."""
-        began, given_up = perf_counter(), None
-        if self._choose(began) is _CLIENT:
-            found = await self._direct(lambda tree: tree.count(rect), rect, began)
-            if found is not None:
-                return found
-            began, given_up = perf_counter(), self._last
-        number = await RTreeClient.count(self, rect)
-        self._served(began, given_up)
-        return number
+        return await self._either(
+            lambda tree: tree.count(rect), lambda: RTreeClient.count(self, rect), rect
+        )
 
     async def nearest(self, where: Rect, k: int = 1) -> tuple[Ids, Floats]:
         """See `RTreeClient.nearest`."""
         check_k(k)
+        rect = (*where, *where) if len(where) == 2 else where
+
+        async def here(tree: DirectTree) -> tuple[Ids, Floats]:
+            ids, squares = await tree.nearest(rect, k)
+            return ids, np.sqrt(squares)
+
+        return await self._either(here, lambda: RTreeClient.nearest(self, where, k), rect)
+
+    async def _either(
+        self,
+        here: Callable[[DirectTree], Awaitable[T]],
+        ask: Callable[[], Awaitable[T]],
+        rect: Rect,
+    ) -> T:
+        """Search here, or ask the server: also when writers left no time here."""
         began, given_up = perf_counter(), None
-        if self._choose(began) is _CLIENT:
-            rect = (*where, *where) if len(where) == 2 else where
-            found = await self._direct(lambda tree: tree.nearest(rect, k), rect, began)
-            if found is not None:
-                return found[0], np.sqrt(found[1])
-            began, given_up = perf_counter(), self._last
-        nearest = await RTreeClient.nearest(self, where, k)
-        self._served(began, given_up)
-        return nearest
+        path = self._choose(began)
+        try:
+            if path is _CLIENT:
+                found = await self._direct(here, rect, began)
+                if found is not None:
+                    return found
+                given_up = self._last
+            answer = await ask()
+        except BaseException:
+            self._observe(path, _NOTHING, perf_counter())
+            raise
+        self._served(began, path, given_up)
+        return answer
 
     async def search_many(self, rects: npt.ArrayLike) -> tuple[Ids, Ids]:
         """See `RTreeClient.search_many`; the policy is asked for each rectangle.
@@ -208,34 +248,44 @@ class OffloadingClient(RTreeClient):
         began = perf_counter()
         parts = split(len(rows), lambda: self._choose(began) is _CLIENT)
         if not len(parts.ours):
-            return await self._ask_many(rows, began, None)
+            return await self._ask_many(rows, began)
         if not len(parts.theirs):
-            return await self._search_many_here(rows, began)
+            return await self._search_many_here(rows)
         found: list[Found] = []
         asked: list[Found] = []
 
         async def ask() -> None:
-            asked.append(await self._ask_many(rows[parts.theirs], began, None))
+            asked.append(await self._ask_many(rows[parts.theirs], began))
 
         async def here() -> None:
-            found.append(await self._search_many_here(rows[parts.ours], perf_counter()))
+            found.append(await self._search_many_here(rows[parts.ours]))
 
         await at_once(ask, here)
         return merged(parts, asked[0], found[0])
 
-    async def _search_many_here(self, rows: Floats, began: float) -> Found:
-        found = await self._direct(
-            lambda tree: in_turns(tree.search_many, rows), (0, 0, 0, 0), began, len(rows)
-        )
-        if found is None:
-            return await self._ask_many(rows, perf_counter(), self._last)
+    async def _search_many_here(self, rows: Floats) -> Found:
+        began, count = perf_counter(), len(rows)
+        try:
+            found = await self._direct(
+                lambda tree: in_turns(tree.search_many, rows), (0, 0, 0, 0), began, count
+            )
+            if found is not None:
+                return found
+            given_up = self._last
+            found = await RTreeClient.search_many(self, rows)
+        except BaseException:
+            self._observe(_CLIENT, _NOTHING, perf_counter(), 0, count)
+            raise
+        self._served(began, _CLIENT, given_up, count)
         return found
 
-    async def _ask_many(
-        self, rows: Floats, began: float, given_up: tuple[l5.Path, float, int, bool] | None
-    ) -> Found:
-        answer = await RTreeClient.search_many(self, rows)
-        self._served(began, given_up, len(rows))
+    async def _ask_many(self, rows: Floats, began: float) -> Found:
+        try:
+            answer = await RTreeClient.search_many(self, rows)
+        except BaseException:
+            self._observe(_SERVER, _NOTHING, perf_counter(), 0, len(rows))
+            raise
+        self._served(began, _SERVER, None, len(rows))
         return answer
 
     async def _direct(
@@ -247,9 +297,12 @@ class OffloadingClient(RTreeClient):
     ) -> T | None:
         """Search here; None: ask the server, `_last` tells whether writers are why."""
         self._last = None
-        tree = await self._reach()
+        tree = self._tree
         if tree is None:
-            return None
+            tree = await self._reach()
+            if tree is None:
+                return None
+            began = perf_counter()  # it takes so long once: that tells nothing of the next one
         if len(rect) != 4:
             raise _bad_rect(rect)
         before = tree.retries
@@ -268,21 +321,33 @@ class OffloadingClient(RTreeClient):
         now = perf_counter()
         self._client_count += searches
         self._last = (_CLIENT, now - began, tree.retries - before, False)
-        self.policy.observe(_CLIENT, (now - began) / searches, now, tree.reads)
+        if searches == 1:
+            self._observe(_CLIENT, now - began, now, tree.reads)
+        else:
+            self._observe(_CLIENT, (now - began) / searches, now, tree.reads, searches)
         return found
 
     def _served(
         self,
         began: float,
+        path: l5.Path,
         given_up: tuple[l5.Path, float, int, bool] | None,
         searches: int = 1,
     ) -> None:
-        """Take note of an answer of the server's."""
+        """Take note of an answer of the server's.
+
+        What was tried here in vain before is a part of what the client's own way takes.
+        """
         now = perf_counter()
         self._server_count += searches
-        retries = 0 if given_up is None else given_up[2]
-        self._last = (_SERVER, now - began, retries, given_up is not None)
-        self.policy.observe(_SERVER, (now - began) / max(1, searches), now)
+        if given_up is None:
+            self._last = (_SERVER, now - began, 0, False)
+        else:
+            self._last = (_SERVER, now - began, given_up[2], True)
+        if searches == 1:
+            self._observe(path, now - began, now)
+        elif searches:
+            self._observe(path, (now - began) / searches, now, 0, searches)
 
     def _choose(self, now: float) -> l5.Path:
         if self._reason:
@@ -291,8 +356,8 @@ class OffloadingClient(RTreeClient):
         sequence = heartbeat.sequence
         if sequence != self._heard:
             self._heard = sequence
-            self.policy.heartbeat(heartbeat.busy_share, sequence, now)
-        return self.policy.choose(now)
+            self._policy.heartbeat(heartbeat.busy_share, sequence, now)
+        return self._policy.choose(now)
 
     async def _reach(self) -> DirectTree | None:
         """Return the tree in the server's memory, if it can be reached."""

@@ -54,6 +54,7 @@ from ._offload import (
     Path,
     Trend,
 )
+from ._offload_adaptive import AdaptivePolicy
 from ._offload_latency import LatencyPolicy
 from ._options import ListenOptions, Options
 from ._page_values import Extent, PageCopies, PageLayout, PageStatistics, ReadableRegion
@@ -67,6 +68,7 @@ from ._streams import ConnectionByteStream, ReplyStream
 from ._tap import Tap, tap
 
 __all__ = [
+    "AdaptivePolicy",
     "Address",
     "AddressError",
     "AlwaysClient",

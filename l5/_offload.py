@@ -1,12 +1,13 @@
 """Who does the work, the server or its client?  Policies that a client asks before each request.
 
 The server says how busy it is by heartbeats; the client sees how long its requests take.  A policy
-makes a choice of the one (`BackoffPolicy`, after Catfish) or the other (`LatencyPolicy`, after
-Cell, in `_offload_latency` and `_offload_model`):
+makes a choice of the one (`BackoffPolicy`, after Catfish), the other (`LatencyPolicy`, after
+Cell, in `_offload_latency` and `_offload_model`), or both (`AdaptivePolicy`, the one to begin with,
+in `_offload_adaptive` and `_adaptive_model`):
 
     policy.heartbeat(busy_share, sequence, now)    when one has come
     path = policy.choose(now)                      before a request
-    policy.observe(path, latency_s, now, reads)    after it
+    policy.observe(path, latency_s, now, reads)    after it, whatever became of it
 
 Times are seconds of any clock that never goes back.  There is no I/O and no clock here, and chance
 comes from a function that is given, so every run can be replayed.  `choose` and `observe` are
@@ -44,8 +45,14 @@ class OffloadPolicy(Protocol):
         """Return the path of the next request."""
         ...
 
-    def observe(self, path: Path, latency_s: float, now: float, reads: int = 0) -> None:
-        """Take note of a request that is done; `reads` is how many reads followed each other."""
+    def observe(
+        self, path: Path, latency_s: float, now: float, reads: int = 0, requests: int = 1
+    ) -> None:
+        """Take note of a request that is done; `reads` is how many reads followed each other.
+
+        Each `choose` has one, also when the request failed or was cancelled: `latency_s` is
+        infinite then.  It may stand for some `requests` at once, which took so long each.
+        """
         ...
 
     def heartbeat(self, busy_share: float, sequence: int, now: float) -> None:
@@ -62,7 +69,9 @@ class _Always:
         """Return the path."""
         return self.path
 
-    def observe(self, path: Path, latency_s: float, now: float, reads: int = 0) -> None:
+    def observe(
+        self, path: Path, latency_s: float, now: float, reads: int = 0, requests: int = 1
+    ) -> None:
         """Learn nothing."""
 
     def heartbeat(self, busy_share: float, sequence: int, now: float) -> None:
@@ -138,13 +147,15 @@ def _chance() -> Callable[[], float]:
     return _random.Random().random
 
 
-def _share(name: str, value: float) -> float:
+def share_of(name: str, value: float) -> float:
+    """Return a share, or raise `ValueError`."""
     if not 0.0 < value <= 1.0:
         raise ValueError(f"{name}={value}: expected a share, more than 0 and at most 1")
     return value
 
 
-def _seconds(name: str, value: float) -> float:
+def seconds_of(name: str, value: float) -> float:
+    """Return a time, or raise `ValueError`."""
     if not value > 0.0:
         raise ValueError(f"{name}={value}: expected seconds, more than 0")
     return value
@@ -187,8 +198,8 @@ class PaperBackoffPolicy:
         if n < 1:
             raise ValueError(f"n={n}: expected how many requests a round has, at least 1")
         self.n: int = n
-        self.threshold: float = _share("threshold", threshold)
-        self.interval_s: float = _seconds("interval_s", interval_s)
+        self.threshold: float = share_of("threshold", threshold)
+        self.interval_s: float = seconds_of("interval_s", interval_s)
         self.busy_rounds: int = 0
         self.remaining: int = 0
         self._predictor = predictor
@@ -203,7 +214,9 @@ class PaperBackoffPolicy:
             self._sequence = sequence
             self._heard = busy_share
 
-    def observe(self, path: Path, latency_s: float, now: float, reads: int = 0) -> None:
+    def observe(
+        self, path: Path, latency_s: float, now: float, reads: int = 0, requests: int = 1
+    ) -> None:
         """Learn nothing: heartbeats tell all."""
 
     def choose(self, now: float) -> Path:
@@ -277,8 +290,8 @@ class BackoffPolicy:
         if n < 1:
             raise ValueError(f"n={n}: expected the part of the requests of a round, at least 1")
         self.n: int = n
-        self.threshold: float = _share("threshold", threshold)
-        self.interval_s: float = _seconds("interval_s", interval_s)
+        self.threshold: float = share_of("threshold", threshold)
+        self.interval_s: float = seconds_of("interval_s", interval_s)
         self.server_share: float = 1.0
         self.busy_rounds: int = 0
         self._predictor = predictor
@@ -298,7 +311,9 @@ class BackoffPolicy:
         self._credit = credit
         return _CLIENT
 
-    def observe(self, path: Path, latency_s: float, now: float, reads: int = 0) -> None:
+    def observe(
+        self, path: Path, latency_s: float, now: float, reads: int = 0, requests: int = 1
+    ) -> None:
         """Learn nothing: heartbeats tell all."""
 
     def heartbeat(self, busy_share: float, sequence: int, now: float) -> None:

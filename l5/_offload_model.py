@@ -165,7 +165,9 @@ class LatencyModel:
             return self.better
         return self._choose(now - last)
 
-    def observe(self, path: Path, latency_s: float, now: float, reads: int = 0) -> None:
+    def observe(
+        self, path: Path, latency_s: float, now: float, reads: int = 0, requests: int = 1
+    ) -> None:
         """Keep a latency until it is taken into the average of its path.
 
         What is not finite or negative is no latency, and is not looked at; less than one read, or

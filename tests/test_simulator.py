@@ -217,7 +217,20 @@ async def test_answers_and_reads_take_as_long_as_over_the_link() -> None:
     assert await region.read_many([(0, 400), (8, 552)]) == [bytes(400), bytes(552)]
     # there and back, the bytes with their header, a verb each; the second waits for the first
     first = 100.5 + 1.024 + 0.25
-    assert waits == pytest.approx([first + 0.5, first + 0.976 + 2 * 0.25 + 0.5])
+    second = first + 0.976 + 2 * 0.25
+    assert waits == pytest.approx([first + 0.5, second + 0.5])
+    # what a walk reads goes over it as well: a root, then both its children at once
+    taken: list[int] = []
+
+    def take(offset: int, data: bytes) -> list[tuple[int, int]]:
+        taken.append(offset)
+        return [(1, 476), (2, 476)] if len(taken) == 1 else []
+
+    waits.clear()
+    await region.read_each([(0, 976)], take)
+    root = second + 1.0 + 0.25
+    assert waits == pytest.approx([root + 0.5, root + 0.976 + 2 * 0.25 + 0.5])
+    assert taken == [0, 1, 2]
 
 
 # ---- figures
@@ -255,6 +268,7 @@ def test_what_is_measured_is_told_from_what_is_simulated() -> None:
 
 def test_the_policies_of_the_simulator_are_those_of_l5() -> None:
     made = {name: METHODS[name].policy(random.Random(1)) for name in METHODS}
-    assert type(made[methods.ADAPTIVE]) is l5.BackoffPolicy
+    assert type(made[methods.ADAPTIVE]) is l5.AdaptivePolicy
+    assert type(made[methods.BY_HEARTBEATS]) is l5.BackoffPolicy
     assert type(made[methods.LITERAL]) is l5.PaperBackoffPolicy
     assert type(made[methods.BY_LATENCY]) is l5.LatencyPolicy

@@ -23,6 +23,10 @@ def backoff(chance: random.Random) -> l5.OffloadPolicy:
     return l5.BackoffPolicy(random=chance.random)
 
 
+def adaptive(chance: random.Random) -> l5.OffloadPolicy:
+    return l5.AdaptivePolicy(random=chance.random)
+
+
 def latency(chance: random.Random) -> l5.OffloadPolicy:
     return l5.LatencyPolicy(random=chance.random)
 
@@ -31,7 +35,7 @@ TCP_1G, TCP_40G = "TCP/IP, 1 Gb/s", "TCP/IP, 40 Gb/s"
 FAST, OFFLOADING = "fast messaging, polling", "offloading, node by node"
 EVENT, MULTI = "server only, events", "client only, multi-issue"
 LITERAL, ADAPTIVE = "adaptive, Algorithm 1", "adaptive"
-BY_LATENCY = "adaptive, by latency"
+BY_LATENCY, BY_HEARTBEATS = "adaptive, by latency", "adaptive, by heartbeats"
 
 
 def all_methods(link: LinkSpec = INFINIBAND_100G) -> list[Method]:
@@ -45,5 +49,6 @@ def all_methods(link: LinkSpec = INFINIBAND_100G) -> list[Method]:
         Method(MULTI, link, client_only),
         Method(LITERAL, link, algorithm_1),
         Method(BY_LATENCY, link, latency),
-        Method(ADAPTIVE, link, backoff),
+        Method(BY_HEARTBEATS, link, backoff),
+        Method(ADAPTIVE, link, adaptive),
     ]

@@ -15,9 +15,10 @@ from .._errors import RemoteAccessError, RemoteProtocolError
 from .._interpreter import gil_missing
 
 if TYPE_CHECKING:
-    from .._fast import Lane, Latencies, Memory, Poller, Ring, Slot, Spot, set_paths
+    from .._fast import Adaptive, Lane, Latencies, Memory, Poller, Ring, Slot, Spot, set_paths
 
 __all__ = [
+    "Adaptive",
     "Lane",
     "Latencies",
     "Memory",
@@ -45,6 +46,7 @@ try:
     if lib.l5_install_fast() < 0:
         raise ImportError("the hot path could not be installed")
     from .._fast import (  # type: ignore[import-not-found,no-redef]
+        Adaptive,
         Lane,
         Latencies,
         Memory,

@@ -46,6 +46,7 @@ static const struct {
     {"Beat", &l5_BeatType},
     {"Spot", &l5_SpotType},
     {"Latencies", &l5_LatenciesType},
+    {"Adaptive", &l5_AdaptiveType},
     {"Lane", &l5_LaneType},
     {"VerbsQueue", &l5_VerbsQueueType},
     {"VerbsRegion", &l5_VerbsRegionType},

@@ -164,9 +164,14 @@ extern PyObject *l5_RemoteProtocolError, *l5_ClosedResourceError, *l5_BrokenReso
 extern PyObject *l5_RemoteAccessError;
 extern PyTypeObject l5_RingType, l5_PollerType, l5_SlotType, l5_MemoryType, l5_BeatType;
 extern PyTypeObject l5_LatenciesType;
+extern PyTypeObject l5_AdaptiveType;
 
 /* _policy.c */
+enum { L5_OBSERVE_MAX = 5 };
+extern PyObject *l5_policy_paths[2];
 PyObject *l5_policy_set_paths(PyObject *module, PyObject *args);
+/* The arguments of `observe`, in their order, NULL where there is none; -1 with an error set. */
+int l5_policy_observed(PyObject **all, PyObject *const *args, Py_ssize_t count, PyObject *names);
 
 /* _ring.c */
 PyObject *l5_ring_raise(Ring *self, int rc);

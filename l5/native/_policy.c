@@ -17,7 +17,7 @@ enum { REQUESTS = 128, BATCH = 16, KNOWN = 8, WINDOW_MAX = 65536 };
 enum { SERVER = 0, CLIENT = 1 };
 
 static const double GAP_MAX = 1e15;
-static PyObject *paths[2]; /* strong: Path.SERVER and Path.CLIENT, for good */
+PyObject *l5_policy_paths[2]; /* strong: Path.SERVER and Path.CLIENT, for good */
 
 typedef struct {
     Py_ssize_t count;
@@ -227,7 +227,7 @@ static PyObject *latencies_choose(Latencies *self, PyObject *now)
 
     if (now_s == -1.0 && PyErr_Occurred())
         return NULL;
-    if (!self->random || !paths[CLIENT]) {
+    if (!self->random || !l5_policy_paths[CLIENT]) {
         PyErr_SetString(PyExc_RuntimeError, "this policy was not initialised");
         return NULL;
     }
@@ -239,22 +239,23 @@ static PyObject *latencies_choose(Latencies *self, PyObject *now)
     } else {
         chosen = choose_slowly(self, silence_s);
     }
-    return chosen < 0 ? NULL : Py_NewRef(paths[chosen]);
+    return chosen < 0 ? NULL : Py_NewRef(l5_policy_paths[chosen]);
 }
 
 /* Put arguments that were named after those that were not. */
 static int named(PyObject **all, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    static const char *const known[] = {"path", "latency_s", "now", "reads"};
+    static const char *const known[L5_OBSERVE_MAX] = {"path", "latency_s", "now", "reads", "requests"};
 
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
         PyObject *name = PyTuple_GET_ITEM(names, i);
         Py_ssize_t at = 0;
 
-        while (at < 4 && PyUnicode_CompareWithASCIIString(name, known[at]) != 0)
+        while (at < L5_OBSERVE_MAX && PyUnicode_CompareWithASCIIString(name, known[at]) != 0)
             at++;
-        if (at == 4 || all[at]) {
-            PyErr_Format(PyExc_TypeError, "observe() got %s argument %R", at == 4 ? "an unknown" : "twice the", name);
+        if (at == L5_OBSERVE_MAX || all[at]) {
+            PyErr_Format(PyExc_TypeError, "observe() got %s argument %R",
+                         at == L5_OBSERVE_MAX ? "an unknown" : "twice the", name);
             return -1;
         }
         all[at] = args[count + i];
@@ -262,21 +263,28 @@ static int named(PyObject **all, PyObject *const *args, Py_ssize_t count, PyObje
     return 0;
 }
 
+int l5_policy_observed(PyObject **all, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    for (Py_ssize_t i = 0; i < count && i < L5_OBSERVE_MAX; i++)
+        all[i] = args[i];
+    if (names && named(all, args, count, names) < 0)
+        return -1;
+    if (count > L5_OBSERVE_MAX || !all[0] || !all[1] || !all[2]) {
+        PyErr_SetString(PyExc_TypeError, "observe() takes path, latency_s, now, and perhaps reads and requests");
+        return -1;
+    }
+    return 0;
+}
+
 static PyObject *latencies_observe(Latencies *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    PyObject *all[4] = {NULL, NULL, NULL, NULL};
+    PyObject *all[L5_OBSERVE_MAX] = {NULL};
     History *history;
     double latency_s, reads = 0.0;
 
-    for (Py_ssize_t i = 0; i < count && i < 4; i++)
-        all[i] = args[i];
-    if (names && named(all, args, count, names) < 0)
+    if (l5_policy_observed(all, args, count, names) < 0)
         return NULL;
-    if (count > 4 || !all[0] || !all[1] || !all[2]) {
-        PyErr_SetString(PyExc_TypeError, "observe() takes path, latency_s, now, and perhaps reads");
-        return NULL;
-    }
-    history = &self->of[all[0] == paths[SERVER] ? SERVER : CLIENT];
+    history = &self->of[all[0] == l5_policy_paths[SERVER] ? SERVER : CLIENT];
     if (history->fresh_count == BATCH)
         Py_RETURN_NONE;
     latency_s = PyFloat_AsDouble(all[1]);
@@ -346,7 +354,7 @@ static void latencies_dealloc(Latencies *self)
 
 static PyObject *latencies_better(Latencies *self, void *Py_UNUSED(closure))
 {
-    return Py_NewRef(paths[self->better] ? paths[self->better] : Py_None);
+    return Py_NewRef(l5_policy_paths[self->better] ? l5_policy_paths[self->better] : Py_None);
 }
 
 static PyObject *latencies_heartbeat(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(named))
@@ -360,8 +368,8 @@ PyObject *l5_policy_set_paths(PyObject *Py_UNUSED(module), PyObject *args)
 
     if (!PyArg_ParseTuple(args, "OO", &server, &client))
         return NULL;
-    Py_XSETREF(paths[SERVER], Py_NewRef(server));
-    Py_XSETREF(paths[CLIENT], Py_NewRef(client));
+    Py_XSETREF(l5_policy_paths[SERVER], Py_NewRef(server));
+    Py_XSETREF(l5_policy_paths[CLIENT], Py_NewRef(client));
     Py_RETURN_NONE;
 }
 

@@ -26,14 +26,18 @@ class EveryThird:
     def __init__(self) -> None:
         self.asked = 0
         self.told: list[l5.Path] = []
+        self.done = 0
 
     def choose(self, now: float) -> l5.Path:
         self.asked += 1
         return CLIENT if self.asked % 3 == 0 else SERVER
 
-    def observe(self, path: l5.Path, latency_s: float, now: float, reads: int = 0) -> None:
+    def observe(
+        self, path: l5.Path, latency_s: float, now: float, reads: int = 0, requests: int = 1
+    ) -> None:
         assert latency_s > 0.0
         self.told.append(path)
+        self.done += requests
 
     def heartbeat(self, busy_share: float, sequence: int, now: float) -> None:
         pass
@@ -59,7 +63,7 @@ async def test_both_do_their_part_and_the_answers_are_in_order(count: int, tmp_p
                 assert sorted_ids(ids[begin:end]) == sorted_ids(wanted[begin:end])
             seen = client.statistics()
             assert (seen.client, seen.server) == (count // 3, count - count // 3)
-            assert policy.asked == count
+            assert policy.asked == policy.done == count
             assert policy.told.count(CLIENT) == (1 if count >= 3 else 0)
 
 
@@ -70,6 +74,7 @@ async def test_rows_are_named_by_their_place_in_the_batch(tmp_path: Path) -> Non
         async with await connected(server.urls[0], EveryThird()) as client:
             with pytest.raises(ValueError, match="row 23: not a valid query"):
                 await client.search_many(queries)
+            assert client.policy.asked == client.policy.done  # type: ignore[attr-defined]
             empty = await client.search_many(np.empty((0, 4)))
             assert [array.tolist() for array in empty] == [[0], []]
 

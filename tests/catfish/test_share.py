@@ -5,6 +5,7 @@ import mmap
 import os
 import threading
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -117,7 +118,21 @@ def test_a_region_that_is_too_small() -> None:
     tree.check()
 
 
+def make_busy(policy: l5.OffloadPolicy) -> None:
+    """Tell a policy many times that the server is busy: nothing goes there for the time being."""
+    later = perf_counter() + 1000.0  # and no silence is noticed until then
+    for number in range(30):
+        policy.heartbeat(1.0, 1_000_000 + number, later)
+
+
+@pytest.fixture
+def evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take chance out of the policies of clients that have their own."""
+    monkeypatch.setattr("l5._offload_adaptive._random.Random.random", lambda _: 0.5)
+
+
 @pytest.mark.anyio
+@pytest.mark.usefixtures("evenly")
 @pytest.mark.parametrize("way", WAYS)
 async def test_clients_adapt_by_themselves(way: str, tmp_path: Path) -> None:
     """A client asks a server that has time; from one that has none it reads, where that helps."""
@@ -129,11 +144,10 @@ async def test_clients_adapt_by_themselves(way: str, tmp_path: Path) -> None:
             assert client.connection.transport == transport
             assert client.mode == "adaptive"
             policy = client.policy
-            assert isinstance(policy, l5.BackoffPolicy)
+            assert isinstance(policy, l5.AdaptivePolicy)
             assert len(await client.search(EVERYTHING)) == 300
             assert (client.statistics().server, client.statistics().one_sided) == (1, None)
-            policy.server_share = 0.0  # as after many heartbeats of a busy server
-            policy._credit = 0.0
+            make_busy(policy)
             for _ in range(3):
                 assert len(await client.search(EVERYTHING)) == 300
             assert await client.count(EVERYTHING) == 300
@@ -148,6 +162,7 @@ async def test_clients_adapt_by_themselves(way: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("evenly")
 async def test_a_transport_that_turns_out_to_ask_the_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,8 +173,8 @@ async def test_a_transport_that_turns_out_to_ask_the_owner(
         await RTreeClient.connect(server.urls[0]) as client,
     ):
         assert isinstance(client, OffloadingClient)
-        assert isinstance(client.policy, l5.BackoffPolicy)
-        client.policy.server_share = client.policy._credit = 0.0
+        assert isinstance(client.policy, l5.AdaptivePolicy)
+        make_busy(client.policy)
         for _ in range(2):
             assert len(await client.search(EVERYTHING)) == 300
         seen = client.statistics()
@@ -168,6 +183,7 @@ async def test_a_transport_that_turns_out_to_ask_the_owner(
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("evenly")
 async def test_memory_that_cannot_be_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,8 +196,8 @@ async def test_memory_that_cannot_be_shared(
         assert "bytes of shared memory" in server.not_shared
         async with await RTreeClient.connect(server.urls[0]) as client:
             assert isinstance(client, OffloadingClient)
-            assert isinstance(client.policy, l5.BackoffPolicy)
-            client.policy.server_share = client.policy._credit = 0.0
+            assert isinstance(client.policy, l5.AdaptivePolicy)
+            make_busy(client.policy)
             assert len(await client.search(EVERYTHING)) == 300
             assert "offers no tree" in client.statistics().reason
     assert tree.region is None

@@ -106,7 +106,7 @@ def test_arguments_by_name_and_wrong_ones() -> None:
     wrong: Any = policy
     for arguments, names in (
         ((S, 1e-6), {}),
-        ((S, 1e-6, 0.0, 1, 1), {}),
+        ((S, 1e-6, 0.0, 1, 1, 1), {}),
         ((S, 1e-6, 0.0), {"path": S}),
         ((S, 1e-6, 0.0), {"read": 1}),
         ((S, "long", 0.0), {}),

@@ -1,0 +1,283 @@
+"""The policy that adaptive clients have unless told otherwise, as a model.
+
+`l5/native/_adaptive.c` does the same, step by step and sum by sum, at a fraction of the cost; this
+serves where there is no C, and says what that has to do.
+
+What tells a client whom to ask?  Latencies alone do not: who searches by itself keeps its event
+loop busy, and answers of the server, noticed late, then seem to take as long.  Heartbeats alone do
+not: they come late, and say nothing of the way.  So:
+
+    the client's own way is the shorter one, empty (`floor`) as well as now (`mean`),
+        or now a fourth of the server's                      -> the client
+    else, of the requests, the part `server_share`           -> the server
+        but not while it has answered nothing for a while    -> the client
+    the rest                                                 -> the client
+
+The share is moved by heartbeats, as `BackoffPolicy` moves it, but that a busy server is left only
+if that pays.  The way that is not used is tried so rarely that it costs `explore` of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ._offload import Path
+
+_SERVER = Path.SERVER
+_CLIENT = Path.CLIENT
+_INFINITY = float("inf")
+
+AVERAGED = 32.0
+"""Latencies that an average is over, about."""
+GAP_S = 1.0
+"""After a silence of so long the next latency counts for a half."""
+KNOWN = 8
+"""Latencies of a way before it is known: until then it is tried eight times as often, the least of
+them is its floor, and none is an outlier."""
+OUTLIER = 4.0
+"""A latency counts as at most so many averages: a process that was not running is no queue."""
+FLOOR_FALL, FLOOR_RISE, FLOOR_RISE_S = 0.125, 0.00390625, 1.0
+"""The floor goes down by an eighth of the way to a latency below it, and up by a part of itself:
+what the time since the last one is of a second, at most the 256th.  So it is not raised by
+processes that were not running for a while, and after some seconds follows what has changed."""
+FIRST = 64
+"""Answers of the server before the client's way is tried: who asks little need not open it."""
+TRIED_AFTER = 32
+"""Requests that go the other way before one is tried, however seldom there is a request."""
+MUCH = 4.0
+"""So many times slower than the client's own way, the server need not say that it is busy."""
+PRICE = 2.0
+"""A busy server is left where the client's own way takes less than so many times as long: each
+request that waits there makes others wait as well."""
+RETURN_MAX, RETURN_PAYS = 2.0, 1.2
+SHARE_MIN, SHARE_MAX = 1e-4, 0.99
+
+
+class _Way:
+    """What is known of a path."""
+
+    __slots__ = ("count", "floor", "mean", "moved_at", "outstanding", "passed_by", "seen_at")
+
+    def __init__(self) -> None:
+        self.outstanding = 0
+        self.passed_by = 0  # requests that went the other way since
+        self.moved_at = 0.0  # when it began to be used, or last answered
+        self.forget()
+
+    def forget(self) -> None:
+        self.count = 0
+        self.mean = self.floor = 0.0
+        self.seen_at = -_INFINITY
+
+    def note(self, latency_s: float, now: float, most: float) -> None:
+        """Take a latency into the average, as at most so many averages, and into the floor."""
+        gap = now - self.seen_at
+        if self.count < KNOWN:
+            self.count += 1
+            if self.count == 1 or latency_s < self.floor:
+                self.floor = latency_s
+        else:
+            if latency_s < self.floor:
+                self.floor += (latency_s - self.floor) * FLOOR_FALL
+            elif gap > 0.0:
+                raised = self.floor * (1.0 + min(FLOOR_RISE, gap / FLOOR_RISE_S))
+                self.floor = min(raised, latency_s)
+            if latency_s > self.mean * most:
+                latency_s = self.mean * most
+        weight = 1.0 / (AVERAGED if self.count == KNOWN else self.count)
+        if gap > 0.0 and gap < _INFINITY:
+            weight = max(weight, gap / (gap + GAP_S))
+        self.seen_at = now
+        self.mean += (latency_s - self.mean) * weight
+
+    def is_due(self, now: float, explore: float) -> bool:
+        """Tell whether it may be tried, unused for so long that what it takes is little of that."""
+        takes, after = self.mean, TRIED_AFTER
+        if self.count < KNOWN:
+            takes, after = takes / KNOWN, after // KNOWN
+        return (
+            self.passed_by >= after
+            and self.outstanding == 0
+            and (now - self.seen_at) * explore > takes
+        )
+
+
+class AdaptiveModel:
+    """What `l5.AdaptivePolicy` does; its arguments have been checked."""
+
+    __slots__ = (
+        "_client",
+        "_credit",
+        "_due",
+        "_explore",
+        "_last",
+        "_random",
+        "_sequence",
+        "_server",
+        "_until_first",
+        "busy_rounds",
+        "interval_s",
+        "n",
+        "server_share",
+        "stale_s",
+        "threshold",
+    )
+
+    def __init__(
+        self,
+        random: Callable[[], float],
+        n: int,
+        threshold: float,
+        interval_s: float,
+        explore: float,
+        stale_s: float,
+    ) -> None:
+        self.n = n
+        self.threshold = threshold
+        self.interval_s = interval_s
+        self.stale_s = stale_s
+        self._random = random
+        self._server, self._client = _Way(), _Way()
+        self._sequence = -1
+        # Clients that start together neither alternate in step nor try things together.
+        self._credit = random()
+        self._explore = explore / (0.5 + random())
+        self._last = -_INFINITY
+        self._forget()
+
+    def _forget(self) -> None:
+        self._server.forget()
+        self._client.forget()
+        self.server_share: float = 1.0
+        self.busy_rounds: int = 0
+        self._until_first = FIRST
+        self._due = _INFINITY
+
+    @property
+    def server_s(self) -> float:
+        """What a request to the server takes, on average; 0: not known."""
+        return self._server.mean
+
+    @property
+    def client_s(self) -> float:
+        """What a request takes that the client serves by itself; 0: not known."""
+        return self._client.mean
+
+    @property
+    def server_least_s(self) -> float:
+        """What a request to the server takes at its best, about; 0: not known."""
+        return self._server.floor
+
+    @property
+    def client_least_s(self) -> float:
+        """What one of the client's own takes at its best, about; 0: not known."""
+        return self._client.floor
+
+    @property
+    def outstanding(self) -> tuple[int, int]:
+        """Requests under way to the server, and of the client's own."""
+        return self._server.outstanding, self._client.outstanding
+
+    # ---- each request ----------------------------------------------------------------------------
+
+    def choose(self, now: float) -> Path:
+        """Return the path of the next request."""
+        self._wake(now)
+        if now >= self._due:
+            self._due = now + self.interval_s
+            self._return(RETURN_MAX)
+        path = self._path(now)
+        way, other = self._server, self._client
+        if path is _CLIENT:
+            way, other = other, way
+        if way.outstanding == 0:
+            way.moved_at = now
+        way.outstanding += 1
+        way.passed_by = 0
+        other.passed_by += 1
+        return path
+
+    def _wake(self, now: float) -> None:
+        """Forget what was before a long silence."""
+        if now - self._last > self.stale_s:
+            self._forget()
+        self._last = now
+
+    def _path(self, now: float) -> Path:
+        server, client = self._server, self._client
+        if server.outstanding and now - server.moved_at > self.stale_s:
+            server.outstanding = 0  # who never says what became of requests is forgiven
+        if client.outstanding and now - client.moved_at > self.stale_s:
+            client.outstanding = 0
+        if client.count and self._is_shorter():
+            return _SERVER if server.is_due(now, self._explore) else _CLIENT
+        credit = self._credit + self.server_share
+        if credit < 1.0:
+            self._credit = credit
+            return _CLIENT
+        self._credit = credit - 1.0
+        if not client.count:
+            if self._until_first:
+                self._until_first -= 1
+                return _SERVER
+            return _SERVER if client.outstanding else _CLIENT
+        waited_s = now - server.moved_at
+        if server.outstanding and waited_s > server.mean + client.mean:
+            return _CLIENT
+        return _CLIENT if client.is_due(now, self._explore) else _SERVER
+
+    def _is_shorter(self) -> bool:
+        """Tell whether the client's way is, whatever the server says."""
+        server, client = self._server, self._client
+        if not client.mean < server.mean:
+            return False
+        return client.floor < server.floor or client.mean * MUCH < server.mean
+
+    def observe(
+        self, path: Path, latency_s: float, now: float, reads: int = 0, requests: int = 1
+    ) -> None:
+        """Take note of what became of a request, or of some at once, which took so long each.
+
+        What is not finite says that they came to nothing.  That they took longer than usual until
+        then counts, and that they took less does not; what is negative is no latency.
+        """
+        way = self._server if path is _SERVER else self._client
+        way.outstanding = max(0, way.outstanding - requests)
+        if 0.0 <= latency_s < _INFINITY:
+            way.note(latency_s, now, OUTLIER)
+            way.moved_at = now
+        elif not latency_s < 0.0:
+            waited_s = now - way.moved_at
+            if way.mean < waited_s < _INFINITY and way.count:
+                way.note(waited_s, now, _INFINITY)
+
+    # ---- heartbeats ------------------------------------------------------------------------------
+
+    def heartbeat(self, busy_share: float, sequence: int, now: float) -> None:
+        """Take one step, away from the server or back to it."""
+        if sequence == self._sequence:
+            return
+        self._wake(now)
+        self._sequence = sequence
+        self._due = now + 2.0 * self.interval_s
+        if not busy_share > self.threshold:
+            more = RETURN_MAX
+            if busy_share * RETURN_MAX > self.threshold:
+                more = self.threshold / busy_share
+            self._return(more)
+        elif self._pays():
+            self.busy_rounds += 1
+            away = (self.busy_rounds - 1 + self._random()) / self.n
+            self.server_share = max(SHARE_MIN, self.server_share * (1.0 - min(away, 0.5)))
+        else:
+            self._return(RETURN_PAYS)
+
+    def _pays(self) -> bool:
+        server, client = self._server, self._client
+        return not server.count or client.mean < server.mean * PRICE
+
+    def _return(self, factor: float) -> None:
+        self.busy_rounds = 0
+        more = self.server_share * factor
+        share = more / (more + 1.0 - self.server_share)
+        self.server_share = share if share <= SHARE_MAX else 1.0

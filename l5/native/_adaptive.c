@@ -1,0 +1,364 @@
+/* AdaptivePolicy's state machine in C: what `l5/_adaptive_model.py` says and why, step by step and bit by bit.
+ *
+ *   choose    --> by what is known of both ways, and by the share that heartbeats allow; one more is outstanding
+ *   observe   --> one less is, or several less; the latency goes into its way's average and floor
+ *   heartbeat --> the share takes a step
+ *
+ * Nothing is allocated after `__init__`, and `choose` draws no lots.  The tests compare every choice with the
+ * model's, which has to do its sums in the same order, without fused multiplications (build.py). */
+#include <math.h>
+
+#include "_fast.h"
+
+enum { SERVER = 0, CLIENT = 1 };
+enum { KNOWN = 8, FIRST = 64, TRIED_AFTER = 32 };
+
+static const double AVERAGED = 32.0, GAP_S = 1.0, OUTLIER = 4.0;
+static const double FLOOR_FALL = 0.125, FLOOR_RISE = 0.00390625, FLOOR_RISE_S = 1.0;
+static const double MUCH = 4.0, PRICE = 2.0;
+static const double RETURN_MAX = 2.0, RETURN_PAYS = 1.2, SHARE_MIN = 1e-4, SHARE_MAX = 0.99;
+
+typedef struct {
+    long long outstanding, passed_by;
+    int count; /* of latencies, up to KNOWN */
+    double mean, floor, seen_at, moved_at;
+} Way;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *random; /* strong */
+    Way of[2];
+    long long n, busy_rounds, sequence;
+    double threshold, interval_s, explore, stale_s;
+    double server_share, credit, due, last;
+    int until_first;
+} Adaptive;
+
+/* ---- one way --------------------------------------------------------------------------------- */
+
+static void way_forget(Way *self)
+{
+    self->count = 0;
+    self->mean = self->floor = 0.0;
+    self->seen_at = -INFINITY;
+}
+
+/* Take a latency into the average, as at most so many averages, and into the floor. */
+static void way_note(Way *self, double latency_s, double now, double most)
+{
+    double weight, gap = now - self->seen_at;
+
+    if (self->count < KNOWN) {
+        if (++self->count == 1 || latency_s < self->floor)
+            self->floor = latency_s;
+    } else {
+        if (latency_s < self->floor) {
+            self->floor += (latency_s - self->floor) * FLOOR_FALL;
+        } else if (gap > 0.0) {
+            double part = gap / FLOOR_RISE_S, raised = self->floor * (1.0 + (part < FLOOR_RISE ? part : FLOOR_RISE));
+
+            self->floor = latency_s < raised ? latency_s : raised;
+        }
+        if (latency_s > self->mean * most)
+            latency_s = self->mean * most;
+    }
+    weight = 1.0 / (self->count == KNOWN ? AVERAGED : (double)self->count);
+    if (gap > 0.0 && gap < INFINITY) {
+        double since = gap / (gap + GAP_S);
+
+        if (since > weight)
+            weight = since;
+    }
+    self->seen_at = now;
+    self->mean += (latency_s - self->mean) * weight;
+}
+
+static int way_is_due(const Way *self, double now, double explore)
+{
+    double takes = self->mean;
+    int after = TRIED_AFTER;
+
+    if (self->count < KNOWN) {
+        takes /= (double)KNOWN;
+        after /= KNOWN;
+    }
+    return self->passed_by >= after && self->outstanding == 0 && (now - self->seen_at) * explore > takes;
+}
+
+/* Who never says what became of requests is forgiven. */
+static void way_forgive(Way *self, double now, double stale_s)
+{
+    if (self->outstanding && now - self->moved_at > stale_s)
+        self->outstanding = 0;
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+static void forget_all(Adaptive *self)
+{
+    way_forget(&self->of[SERVER]);
+    way_forget(&self->of[CLIENT]);
+    self->server_share = 1.0;
+    self->busy_rounds = 0;
+    self->until_first = FIRST;
+    self->due = INFINITY;
+}
+
+/* Forget what was before a long silence. */
+static void wake(Adaptive *self, double now)
+{
+    if (now - self->last > self->stale_s)
+        forget_all(self);
+    self->last = now;
+}
+
+static void go_back(Adaptive *self, double factor)
+{
+    double more = self->server_share * factor, share = more / (more + 1.0 - self->server_share);
+
+    self->busy_rounds = 0;
+    self->server_share = share <= SHARE_MAX ? share : 1.0;
+}
+
+static int is_shorter(const Way *server, const Way *client)
+{
+    if (!(client->mean < server->mean))
+        return 0;
+    return client->floor < server->floor || client->mean * MUCH < server->mean;
+}
+
+static int next_path(Adaptive *self, double now)
+{
+    Way *server = &self->of[SERVER], *client = &self->of[CLIENT];
+    double credit;
+
+    way_forgive(server, now, self->stale_s);
+    way_forgive(client, now, self->stale_s);
+    if (client->count && is_shorter(server, client))
+        return way_is_due(server, now, self->explore) ? SERVER : CLIENT;
+    credit = self->credit + self->server_share;
+    if (credit < 1.0) {
+        self->credit = credit;
+        return CLIENT;
+    }
+    self->credit = credit - 1.0;
+    if (!client->count) {
+        if (self->until_first) {
+            self->until_first--;
+            return SERVER;
+        }
+        return client->outstanding ? SERVER : CLIENT;
+    }
+    if (server->outstanding && now - server->moved_at > server->mean + client->mean)
+        return CLIENT;
+    return way_is_due(client, now, self->explore) ? CLIENT : SERVER;
+}
+
+static int leaving_pays(const Adaptive *self)
+{
+    return !self->of[SERVER].count || self->of[CLIENT].mean < self->of[SERVER].mean * PRICE;
+}
+
+/* Draw a lot; -1 with an error set. */
+static int draw(Adaptive *self, double *lot)
+{
+    PyObject *drawn = PyObject_CallNoArgs(self->random);
+
+    if (!drawn)
+        return -1;
+    *lot = PyFloat_AsDouble(drawn);
+    Py_DECREF(drawn);
+    return *lot == -1.0 && PyErr_Occurred() ? -1 : 0;
+}
+
+static int leave(Adaptive *self)
+{
+    double lot, away, left;
+
+    self->busy_rounds++;
+    if (draw(self, &lot) < 0)
+        return -1;
+    away = ((double)(self->busy_rounds - 1) + lot) / (double)self->n;
+    left = self->server_share * (1.0 - (away < 0.5 ? away : 0.5));
+    self->server_share = left > SHARE_MIN ? left : SHARE_MIN;
+    return 0;
+}
+
+/* ---- as Python calls it ---------------------------------------------------------------------- */
+
+static PyObject *adaptive_choose(Adaptive *self, PyObject *now)
+{
+    double now_s = PyFloat_CheckExact(now) ? PyFloat_AS_DOUBLE(now) : PyFloat_AsDouble(now);
+    Way *way;
+    int path;
+
+    if (now_s == -1.0 && PyErr_Occurred())
+        return NULL;
+    if (!self->random || !l5_policy_paths[CLIENT]) {
+        PyErr_SetString(PyExc_RuntimeError, "this policy was not initialised");
+        return NULL;
+    }
+    wake(self, now_s);
+    if (now_s >= self->due) {
+        self->due = now_s + self->interval_s;
+        go_back(self, RETURN_MAX);
+    }
+    path = next_path(self, now_s);
+    way = &self->of[path];
+    if (way->outstanding == 0)
+        way->moved_at = now_s;
+    way->outstanding++;
+    way->passed_by = 0;
+    self->of[!path].passed_by++;
+    return Py_NewRef(l5_policy_paths[path]);
+}
+
+static PyObject *adaptive_observe(Adaptive *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    PyObject *all[L5_OBSERVE_MAX] = {NULL};
+    long long requests = 1;
+    double latency_s, now;
+    Way *way;
+
+    if (l5_policy_observed(all, args, count, names) < 0)
+        return NULL;
+    latency_s = PyFloat_AsDouble(all[1]);
+    if (latency_s == -1.0 && PyErr_Occurred())
+        return NULL;
+    now = PyFloat_AsDouble(all[2]);
+    if (now == -1.0 && PyErr_Occurred())
+        return NULL;
+    if (all[4]) {
+        requests = PyLong_AsLongLong(all[4]);
+        if (requests == -1 && PyErr_Occurred())
+            return NULL;
+    }
+    way = &self->of[all[0] == l5_policy_paths[SERVER] ? SERVER : CLIENT];
+    way->outstanding = way->outstanding > requests ? way->outstanding - requests : 0;
+    if (latency_s >= 0.0 && latency_s < INFINITY) {
+        way_note(way, latency_s, now, OUTLIER);
+        way->moved_at = now;
+    } else if (!(latency_s < 0.0)) { /* came to nothing: it took longer than usual until then, or says nothing */
+        double waited_s = now - way->moved_at;
+
+        if (way->mean < waited_s && waited_s < INFINITY && way->count)
+            way_note(way, waited_s, now, INFINITY);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *adaptive_heartbeat(Adaptive *self, PyObject *args, PyObject *named)
+{
+    static char *words[] = {"busy_share", "sequence", "now", NULL};
+    double busy_share, now;
+    long long sequence;
+
+    if (!PyArg_ParseTupleAndKeywords(args, named, "dLd:heartbeat", words, &busy_share, &sequence, &now))
+        return NULL;
+    if (sequence == self->sequence)
+        Py_RETURN_NONE;
+    wake(self, now);
+    self->sequence = sequence;
+    self->due = now + 2.0 * self->interval_s;
+    if (!(busy_share > self->threshold)) {
+        double more = busy_share * RETURN_MAX > self->threshold ? self->threshold / busy_share : RETURN_MAX;
+
+        go_back(self, more);
+    } else if (leaving_pays(self)) {
+        if (leave(self) < 0)
+            return NULL;
+    } else {
+        go_back(self, RETURN_PAYS);
+    }
+    Py_RETURN_NONE;
+}
+
+static int adaptive_init(Adaptive *self, PyObject *args, PyObject *Py_UNUSED(named))
+{
+    PyObject *random;
+    double credit, jitter;
+
+    if (!PyArg_ParseTuple(args, "OLdddd", &random, &self->n, &self->threshold, &self->interval_s, &self->explore,
+                          &self->stale_s))
+        return -1;
+    if (self->n < 1 || self->random) {
+        PyErr_SetString(PyExc_ValueError, "a round of at least 1 request was expected, once");
+        return -1;
+    }
+    self->random = Py_NewRef(random);
+    self->sequence = -1;
+    self->last = -INFINITY;
+    forget_all(self);
+    if (draw(self, &credit) < 0 || draw(self, &jitter) < 0)
+        return -1;
+    self->credit = credit;
+    self->explore /= 0.5 + jitter;
+    return 0;
+}
+
+static int adaptive_traverse(Adaptive *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->random);
+    return 0;
+}
+
+static int adaptive_clear(Adaptive *self)
+{
+    Py_CLEAR(self->random);
+    return 0;
+}
+
+static void adaptive_dealloc(Adaptive *self)
+{
+    PyObject_GC_UnTrack(self);
+    (void)adaptive_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *adaptive_outstanding(Adaptive *self, void *Py_UNUSED(closure))
+{
+    return Py_BuildValue("LL", self->of[SERVER].outstanding, self->of[CLIENT].outstanding);
+}
+
+static PyMethodDef adaptive_methods[] = {
+    {"choose", (PyCFunction)adaptive_choose, METH_O, "Return the path of the next request."},
+    {"observe", (PyCFunction)(void (*)(void))adaptive_observe, METH_FASTCALL | METH_KEYWORDS,
+     "Take note of what became of a request, or of some at once."},
+    {"heartbeat", (PyCFunction)(void (*)(void))adaptive_heartbeat, METH_VARARGS | METH_KEYWORDS,
+     "Take one step, away from the server or back to it."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef adaptive_members[] = {
+    {"n", T_LONGLONG, offsetof(Adaptive, n), READONLY, "the part of the requests of a round"},
+    {"threshold", T_DOUBLE, offsetof(Adaptive, threshold), READONLY, "over which the server is busy"},
+    {"interval_s", T_DOUBLE, offsetof(Adaptive, interval_s), READONLY, "between heartbeats"},
+    {"stale_s", T_DOUBLE, offsetof(Adaptive, stale_s), READONLY, "after which all is forgotten"},
+    {"server_share", T_DOUBLE, offsetof(Adaptive, server_share), READONLY, "what heartbeats let go to the server"},
+    {"busy_rounds", T_LONGLONG, offsetof(Adaptive, busy_rounds), READONLY, "heartbeats in a row that said busy"},
+    {"server_s", T_DOUBLE, offsetof(Adaptive, of[SERVER].mean), READONLY, "what a request to the server takes"},
+    {"client_s", T_DOUBLE, offsetof(Adaptive, of[CLIENT].mean), READONLY, "what one of the client's own takes"},
+    {"server_least_s", T_DOUBLE, offsetof(Adaptive, of[SERVER].floor), READONLY, "the same, at its best"},
+    {"client_least_s", T_DOUBLE, offsetof(Adaptive, of[CLIENT].floor), READONLY, "the same, at its best"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef adaptive_getset[] = {
+    {"outstanding", (getter)adaptive_outstanding, NULL, "requests under way to the server, and of the client's own", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject l5_AdaptiveType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "l5._fast.Adaptive",
+    .tp_doc = "The state of the policy that adaptive clients have.",
+    .tp_basicsize = sizeof(Adaptive),
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)adaptive_init,
+    .tp_dealloc = (destructor)adaptive_dealloc,
+    .tp_traverse = (traverseproc)adaptive_traverse,
+    .tp_clear = (inquiry)adaptive_clear,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .tp_methods = adaptive_methods,
+    .tp_members = adaptive_members,
+    .tp_getset = adaptive_getset,
+};
