@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -346,3 +347,28 @@ def test_walks_agree_with_the_tree(
             )
     finally:
         lib.rt_remote_close(made[0])
+
+
+@pytest.mark.anyio
+async def test_the_policy_hears_of_each_request_also_of_those_that_come_to_nothing(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path, RTree.bulk(boxes(300), shared=True)) as (_, server):
+        policy = l5.AdaptivePolicy(random=lambda: 0.5)
+        async with await RTreeClient.connect(server.urls[0], policy=policy) as client:
+            rects: list[Any] = [EVERYTHING] * 70 + [(1.0, 0.0, 0.0, 1.0), (1.0,), "four"]
+            for rect in rects:
+                for ask in (client.search, client.count, lambda r: client.nearest(r, 2)):
+                    try:
+                        await ask(rect)
+                    except ValueError:
+                        assert rect is not EVERYTHING
+                assert policy.outstanding == (0, 0)
+            for path in range(100):  # the server's, and the client's own
+                with anyio.CancelScope() as scope:
+                    scope.cancel()
+                    await client.search(EVERYTHING)
+                assert policy.outstanding == (0, 0), path
+            await client.search_many(boxes(500))
+            assert policy.outstanding == (0, 0)
+            assert policy.server_s > 0.0 and policy.client_s > 0.0

@@ -128,7 +128,11 @@ def make_busy(policy: l5.OffloadPolicy) -> None:
 @pytest.fixture
 def evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take chance out of the policies of clients that have their own."""
-    monkeypatch.setattr("l5._offload_adaptive._random.Random.random", lambda _: 0.5)
+
+    def half(_: object) -> float:
+        return 0.5
+
+    monkeypatch.setattr("l5._offload_adaptive._random.Random.random", half)
 
 
 @pytest.mark.anyio
