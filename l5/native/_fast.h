@@ -166,7 +166,7 @@ extern PyTypeObject l5_RingType, l5_PollerType, l5_SlotType, l5_MemoryType, l5_B
 extern PyTypeObject l5_LatenciesType;
 extern PyTypeObject l5_AdaptiveType;
 
-/* _policy.c */
+/* _policy_calls.c */
 enum { L5_OBSERVE_MAX = 5 };
 extern PyObject *l5_policy_paths[2];
 PyObject *l5_policy_set_paths(PyObject *module, PyObject *args);
