@@ -4,6 +4,14 @@
  *   observe   --> one less is, or several less; the latency goes into its way's average and floor
  *   heartbeat --> the share takes a step
  *
+ *   is the client's own way shorter?  --yes--> the client, the server when it is due for a try
+ *     |no
+ *   does the share let it go to the server?  --no--> the client
+ *     |yes
+ *   has the server answered lately?  --no--> the client
+ *     |yes
+ *   the server, the client when it is due for a try
+ *
  * Nothing is allocated after `__init__`, and `choose` draws no lots.  The tests compare every choice with the
  * model's, which has to do its sums in the same order, without fused multiplications (build.py). */
 #include <math.h>
