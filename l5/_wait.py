@@ -7,9 +7,8 @@ epoll descriptor that holds the descriptors of all connections.  The others slee
 When the driver has what it waited for, or is cancelled, it hands the driving over to one of them.
 
 Spinning belongs to the hub and not to a connection: a poll looks at all rings of the loop, so two
-connections, or a client and a server in one loop, cannot starve each other.  Between two passes
-through the event loop at most 64 messages are handled (or 50 us long requests) and 100 us spun
-(`breathe`).
+connections, or a client and a server in one loop, cannot starve each other.  Between two turns of
+the loop (`breathe`) at most 64 messages are handled (or 50 us long requests) and 100 us spun.
 """
 
 from __future__ import annotations
@@ -219,10 +218,11 @@ class Hub(HubCounters, Unwoken, Errands):
                 await self._nap() if self.napping else await self._sleep()
             finally:
                 waiter.asleep_in = None
-                self.count_sleep(monotonic_ns() - began_ns)
+                self.count_sleep(slept_ns := monotonic_ns() - began_ns)
+                if self.poller is not None:
+                    self.poller.slept(slept_ns)
             self._breathed()
-            # The driver takes what it waited for, without a look at all else that may have come;
-            # not every time, for the others' sake.
+            # Mostly the driver takes what it waited for, without a look at all else that has come.
             self._shortcuts += 1
             if self._shortcuts > SHORTCUTS_MAX:
                 self._shortcuts = 0

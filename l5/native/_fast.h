@@ -1,5 +1,5 @@
 /* Inside the part of the core that knows Python: `_fast.c`, `_ring.c`, `_ring_hot.c`, `_slot.c`,
- * `_poller.c`, `_poller_wait.c`, `_serve.c`, `_members.c`, `_memory.c`, `_beat.c`, `_spot.c`, `_lane*.c`.
+ * `_poller*.c`, `_serve.c`, `_members.c`, `_memory.c`, `_beat.c`, `_spot.c`, `_lane*.c`.
  *
  * Only these files include Python.h.  They are compiled into the module that cffi builds;
  * `l5_install_fast` (_fast.c), called once through cffi, puts a module `l5._fast` with these types
@@ -34,10 +34,18 @@
 
 enum {
     GIL_HOLD_NS = 20000,
-    GIL_DEAR_NS = 200000,    /* ... while another thread computes */
+    GIL_DEAR_NS = 200000,    /* ... while another thread computes (_poller_gil.c) */
     LOST_MIN_NS = 1000000,   /* who has the GIL back only then has met such a thread, */
-    LOST_MAX_NS = 10000000,  /* and lets the event loop wait for as long, at most this; */
-    LOST_MEMORY_NS = 50000000, /* after that time he tries whether it is still there */
+    LOST_MAX_NS = 10000000,  /* and reckons with so long a time at most, */
+    LOST_MEMORY_NS = 50000000, /* and after that one tries whether it is still there */
+    LOOP_BACK_NS = 1000000,  /* having it back, before the event loop may run */
+    GIL_BACK_NS = 1000000,   /* a wait that begins so soon after is a long one */
+    GIL_TURN_NS = 100000,    /* without it, until a thread that wants it is up */
+    TURNS_EVERY_MAX = 16,    /* waits without a turn after several that were in vain */
+    KEEPS_PAUSE = 4,         /* waits that are not long after a long one in vain */
+    SLEPT_MAX_NS = 40000000, /* a sleep that took longer was not only for the GIL */
+    SLEEPS_JUDGED = 8,       /* shorter ones in a row, before they are judged */
+    NEAR_WAITS = 4,          /* waits near a client before a server leaves the CPU */
     BATCH_MAX = 256,         /* requests that one call of request_many sends */
     STREAK_MAX = 64,         /* messages before the event loop must run */
     TURN_MIN_NS = 50000,     /* handling requests, however many, before it must */
@@ -134,7 +142,16 @@ struct Poller {
     uint32_t clock_every, clock_in;
     int overdue;
     uint64_t patient_until_ns; /* the event loop may wait until then, whatever was handled: see _wait.py */
-    uint64_t dear_until_ns;    /* so long waiting keeps the GIL: _members.c */
+    uint64_t dear_until_ns;    /* another thread computes, as far as we know: _poller_gil.c */
+    uint64_t lost_ns;          /* how long the GIL was gone when that was last measured */
+    uint64_t here_ns, back_ns; /* when we last looked at the clock, and did so after having been away */
+    uint32_t turns_in, turns_every; /* waits until the GIL may be given away again, and after the next in vain */
+    int beside;                /* a peer was, or is, a thread of this process, and may want the GIL */
+    uint32_t keeps_in;         /* waits until one may be long again */
+    uint32_t near_waits;       /* since the last move */
+    uint32_t long_sleeps;      /* in a row, */
+    uint64_t kernel_waits;     /* and what was waited for before the first */
+    uint64_t turns;            /* how often a spin let go of the GIL */
     uint64_t budget_ns;
     int yield_only;        /* one CPU, or a small quota: spinning would take the peer's time */
     int shared;            /* see enum sharing */
@@ -209,7 +226,20 @@ PyObject *l5_ring_tell(Ring *self, PyObject *const *args, Py_ssize_t count);
 PyObject *l5_ring_reserve(Ring *self, PyObject *size);
 PyObject *l5_ring_lease(Ring *self, PyObject *ignored);
 
+/* _poller_gil.c */
+int l5_peer_beside(int fd);
+int l5_poller_patience_over(Poller *self);
+void l5_poller_be_patient(Poller *self, uint64_t until_ns);
+int l5_poller_gil_dear(Poller *self);
+void l5_poller_note_here(Poller *self, uint64_t now);
+int l5_poller_look_without_gil(Poller *self, uint64_t budget, uint64_t *spent);
+int l5_poller_spin_dear(Poller *self, uint64_t budget, uint64_t *spent);
+void l5_poller_lost(Poller *self, uint64_t ns);
+PyObject *l5_poller_note_lost(Poller *self, PyObject *ns);
+PyObject *l5_poller_slept(Poller *self, PyObject *ns);
+
 /* _poller_wait.c */
+int l5_poller_look(Poller *self, uint64_t budget, uint64_t *spent);
 int l5_poller_wait(Poller *self, uint64_t budget);
 void l5_poller_give_turn(Poller *self);
 void l5_poller_look_around(Poller *self);
@@ -243,10 +273,6 @@ PyObject *l5_poller_remove(Poller *self, PyObject *ring);
 void l5_poller_drop(Poller *self, Ring *ring);
 void l5_poller_stir(Ring *ring);
 void l5_poller_rest(Poller *self);
-int l5_poller_patience_over(Poller *self);
-int l5_poller_gil_dear(Poller *self);
-void l5_poller_lost(Poller *self, uint64_t ns);
-PyObject *l5_poller_note_lost(Poller *self, PyObject *ns);
 
 static inline int l5_ring_ready(Ring *self)
 {

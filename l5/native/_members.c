@@ -74,6 +74,7 @@ PyObject *l5_poller_add(Poller *self, PyObject *const *args, Py_ssize_t count)
     Py_INCREF(self);
     ring->poller = self;
     ring->session = Py_NewRef(args[1]);
+    self->beside |= l5_peer_beside(ring->channel.bell);
     place(self, self->total++, ring);
     l5_poller_stir(ring);
     Py_RETURN_NONE;
@@ -116,52 +117,4 @@ void l5_poller_rest(Poller *self)
         if (silent && (l5_channel_armed(&ring->channel) || !l5_channel_arm(&ring->channel, L5_ARM_DATA)))
             swap(self, i, --self->count);
     }
-}
-
-/* ---- the GIL ------------------------------------------------------------------------------------ */
-
-/* Take notice of how long it took to let go of the GIL and to have it back: usually nothing, and where
- * another thread computes, the interpreter's switch interval (5 ms).  Then it is let go of more seldom:
- * the loop's next turn waits for as long as we had to, and for a while waiting keeps the GIL. */
-void l5_poller_lost(Poller *self, uint64_t ns)
-{
-    uint64_t now;
-
-    if (ns < LOST_MIN_NS)
-        return;
-    now = l5_now_ns();
-    self->patient_until_ns = now + (ns < LOST_MAX_NS ? ns : LOST_MAX_NS);
-    self->dear_until_ns = now + LOST_MEMORY_NS;
-}
-
-PyObject *l5_poller_note_lost(Poller *self, PyObject *ns)
-{
-    unsigned long long value = PyLong_AsUnsignedLongLong(ns);
-
-    if (PyErr_Occurred())
-        return NULL;
-    l5_poller_lost(self, value);
-    Py_RETURN_NONE;
-}
-
-/* Tell whether another thread computes, as far as we know. */
-int l5_poller_gil_dear(Poller *self)
-{
-    if (self->dear_until_ns && l5_now_ns() >= self->dear_until_ns)
-        self->dear_until_ns = 0;
-    return self->dear_until_ns != 0;
-}
-
-/* Tell whether the event loop, which is due, has waited for long enough; else it may wait for as many
- * messages once more. */
-int l5_poller_patience_over(Poller *self)
-{
-    if (l5_now_ns() >= self->patient_until_ns) {
-        self->patient_until_ns = 0;
-        return 1;
-    }
-    self->streak = 0;
-    self->spun_ns = 0;
-    self->yielded_ns = 0;
-    return 0;
 }

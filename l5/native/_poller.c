@@ -20,7 +20,9 @@ void l5_note_handled(Poller *self)
         self->clock_every = self->clock_every ? self->clock_every * 2 : 1;
     self->clock_in = self->clock_every;
     self->clock_ns = now;
-    self->overdue |= now - self->turn_ns > TURN_MAX_NS; /* it may have been set by who wants to be heard */
+    if (self->dear_until_ns)
+        l5_poller_note_here(self, now);
+    self->overdue |= now - self->turn_ns > TURN_MAX_NS && now >= self->patient_until_ns; /* it may have been set by who wants to be heard */
 }
 
 /* Tell whether the event loop must run before the next request.  If it is due by the number of requests
@@ -188,6 +190,8 @@ static PyObject *poller_breathe(Poller *self, PyObject *Py_UNUSED(ignored))
     self->spun_ns = self->yielded_ns = 0;
     self->turn_ns = 0;
     self->overdue = 0;
+    if (l5_poller_gil_dear(self))
+        l5_poller_be_patient(self, l5_now_ns() + 2 * self->lost_ns);
     if (++self->breaths % REST_EVERY == 0 && self->count > REST_ABOVE && !self->spinning)
         l5_poller_rest(self);
     if (!self->spinning)
@@ -268,6 +272,7 @@ static PyMemberDef poller_members[] = {
     {"yielded_total_ns", T_ULONGLONG, offsetof(Poller, yielded_total_ns), READONLY, "time spent yielding"},
     {"yields", T_ULONGLONG, offsetof(Poller, yields), READONLY, "how often it yielded instead"},
     {"moves", T_ULONGLONG, offsetof(Poller, moves), READONLY, "how often it left its server's CPU"},
+    {"turns", T_ULONGLONG, offsetof(Poller, turns), READONLY, "how often a spin let go of the GIL"},
     {"crowd", T_UINT, offsetof(Poller, crowd), READONLY, "clients of the same server, as that says"},
     {NULL, 0, 0, 0, NULL},
 };
@@ -283,6 +288,7 @@ static PyMethodDef poller_methods[] = {
     {"serve", (PyCFunction)(void (*)(void))poller_serve, METH_FASTCALL, serve_doc},
     {"ready", (PyCFunction)poller_ready, METH_NOARGS, "ready() -> sessions whose rings or spots have something"},
     {"breathe", (PyCFunction)poller_breathe, METH_NOARGS, "The event loop has run."},
+    {"slept", (PyCFunction)l5_poller_slept, METH_O, "slept(ns): the event loop had nothing to do for so long"},
     {"lost", (PyCFunction)l5_poller_note_lost, METH_O, "lost(ns): what may have let go of the GIL took so long"},
     {NULL, NULL, 0, NULL},
 };

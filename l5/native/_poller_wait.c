@@ -24,7 +24,7 @@
  */
 #include "_fast.h"
 
-static int look(Poller *self, uint64_t budget, uint64_t *spent)
+int l5_poller_look(Poller *self, uint64_t budget, uint64_t *spent)
 {
     if (self->spot_count)
         return l5_spots_spin(self, budget, spent);
@@ -34,18 +34,15 @@ static int look(Poller *self, uint64_t budget, uint64_t *spent)
 static int spin(Poller *self, uint64_t budget)
 {
     uint64_t first = budget < GIL_HOLD_NS ? budget : GIL_HOLD_NS;
-    uint64_t begun, spent = 0;
+    uint64_t spent = 0;
     int found;
 
-    if (l5_poller_gil_dear(self)) /* keep it until a sleeping peer is up, if none is on our CPU */
-        first = budget = budget > MIXED_SPIN_NS && budget < GIL_DEAR_NS ? GIL_DEAR_NS : budget;
-    found = look(self, first, &spent);
-    if (!found && budget > first) {
-        Py_BEGIN_ALLOW_THREADS
-        found = look(self, budget - first, &spent);
-        begun = l5_now_ns();
-        Py_END_ALLOW_THREADS
-        l5_poller_lost(self, l5_now_ns() - begun);
+    if (l5_poller_gil_dear(self)) {
+        found = l5_poller_spin_dear(self, budget, &spent);
+    } else {
+        found = l5_poller_look(self, first, &spent);
+        if (!found && budget > first)
+            found = l5_poller_look_without_gil(self, budget - first, &spent);
     }
     self->spins++;
     self->spun_ns += spent;
@@ -93,12 +90,21 @@ static int yield(Poller *self, int times)
     return found;
 }
 
-/* Leave the CPU to the server that runs there. */
+/* Who serves as well may be its own server.  When another thread of ours computes, its CPU is free as long
+ * as we have the GIL; a client leaves at once, a server that has not heard yet of its client's move later. */
+static int wants_move(Poller *self)
+{
+    if (l5_poller_gil_dear(self))
+        return ++self->near_waits > (self->serving ? NEAR_WAITS : 0);
+    return self->crowd > 1 && !self->serving;
+}
+
+/* Leave the CPU to the peer that runs there. */
 static int move(Poller *self)
 {
     uint64_t now;
 
-    if (self->crowd < 2 || !self->movable || self->serving) /* who serves as well may be its own server */
+    if (!self->movable || !wants_move(self))
         return 0;
     now = l5_now_ns();
     if (now < self->move_after_ns)
@@ -107,6 +113,7 @@ static int move(Poller *self)
     if (!l5_leave_cpu(l5_cpu(), self->movable))
         return 0;
     self->moves++;
+    self->near_waits = 0;
     return 1;
 }
 
