@@ -35,12 +35,14 @@ START_S = 240.0
 # One that takes longer to start tells how slow the machine is: waits may be as much longer.
 USUAL_START_S = 4.0
 ACTION_EVERY_S = 0.7
+ACTIONS = {"SIGKILL": 45, "SIGTERM": 25, "SIGSTOP": 30}
+"""How often each is chosen, of a hundred times."""
 RSS_MAX_BYTES = 400 * MIB
 
 
 @attrs.frozen
 class Enough:
-    """What a soak must have come to: on a slow machine it goes on for as long again, or longer."""
+    """What a soak must have come to, and each action: on a slow machine it goes on until then."""
 
     messages: int = 0
     cancelled: int = 0
@@ -229,8 +231,11 @@ class Referee:
     def _disturb_until(self, end: float) -> None:
         next_action = time.monotonic()
         while not self._over(now := time.monotonic(), end):
-            if self.settings.disturb and now >= next_action and end - now > 5.0:
-                next_action = now + ACTION_EVERY_S * self._rng.uniform(0.5, 1.5)
+            due = end - now > 5.0 or self._untried()
+            if self.settings.disturb and now >= next_action and due:
+                # Not so often that processes are killed as they start, and nobody gets to talk.
+                pause_s = ACTION_EVERY_S * self._slowness(now)
+                next_action = now + pause_s * self._rng.uniform(0.5, 1.5)
                 self._disturb(self._rng.choice(self._slots), now)
             self._look_after_processes()
             self._watch(now)
@@ -246,24 +251,24 @@ class Referee:
         self._looked_at = now
         if now > end + enough.patience_s:
             return True
+        if self.settings.disturb and self._untried():
+            return False
         return enough.reached(self._all_counts(), read_logs(self._folder / "log"))
+
+    def _untried(self) -> list[str]:
+        return [name for name in ACTIONS if not self._actions[name]]
 
     def _disturb(self, slot: Slot, now: float) -> None:
         if slot.process is None or slot.told_at or slot.resume_at:
             return
-        chance = self._rng.random()
-        if chance < 0.45:
-            self._actions["SIGKILL"] += 1
+        action = self._rng.choices([*ACTIONS], [*ACTIONS.values()])[0]
+        action = next(iter(self._untried()), action)
+        self._actions[action] += 1
+        if action != "SIGSTOP":
             self._done.end(slot.name, slot.number, now)
             slot.told_at = now
-            slot.process.kill()
-        elif chance < 0.7:
-            self._actions["SIGTERM"] += 1
-            self._done.end(slot.name, slot.number, now)
-            slot.told_at = now
-            slot.process.terminate()
+            slot.process.send_signal(signal.Signals[action])
         else:
-            self._actions["SIGSTOP"] += 1
             slot.resume_at = now + self._rng.uniform(0.1, 3.0)
             self._done.stop(slot.number, now, slot.resume_at)
             slot.process.send_signal(signal.SIGSTOP)
@@ -312,14 +317,17 @@ class Referee:
         if self._wrong:
             self._who_waits(self.settings.hang_s / 2)
 
-    def _hang_s(self, now: float) -> float:
-        """Return how long a wait is a hang: longer where processes need long just to start."""
+    def _slowness(self, now: float) -> float:
+        """Return how much longer than usual processes need just to start: one, or more."""
         starts = [
             slot.start_s or now - slot.started_at
             for slot in self._slots
             if slot.process is not None
         ]
-        return self.settings.hang_s * max(1.0, max(starts, default=0.0) / USUAL_START_S)
+        return max(1.0, max(starts, default=0.0) / USUAL_START_S)
+
+    def _hang_s(self, now: float) -> float:
+        return self.settings.hang_s * self._slowness(now)
 
     def _who_waits(self, longer_than_s: float) -> None:
         """Add to the verdict who waits for whom, and where in the code."""
