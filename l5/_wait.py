@@ -31,7 +31,7 @@ from ._errands import Errands
 from ._loop import Descriptor, checkpoint, current_loop_token
 from ._statistics import HubCounters
 from ._unwoken import NAP_S, PARKS_MAX, Unwoken
-from ._waiter import AnswerWaiter, Endpoint, Waiter, WaitEvent, is_for, rang_for
+from ._waiter import AnswerWaiter, Endpoint, Waiter, WaitEvent, is_for, left_to_leader, rang_for
 from ._watch import READABLE, WRITABLE, Watcher, make_watcher
 
 if TYPE_CHECKING:
@@ -161,10 +161,7 @@ class Hub(HubCounters, Unwoken, Errands):
     # ---- waiting -----------------------------------------------------------------------------
 
     async def park(self, waiter: Waiter, *, spun: bool = False) -> None:
-        """Return when `waiter` is ready; cancellation leaves nothing behind.
-
-        With `spun` the caller has spun already, and the first round only looks.
-        """
+        """Return when `waiter` is ready; with `spun` the first round does not spin (again)."""
         self._parks += 1
         if self._parks % PARKS_MAX == 0 and self.many_tasks:
             await self.breathe()
@@ -200,7 +197,8 @@ class Hub(HubCounters, Unwoken, Errands):
 
     async def _drive(self, waiter: Waiter, spun: bool) -> None:
         while True:
-            progress = not spun and self.poller is not None and self._poll_rings(waiter)
+            news = self.poller is not None and (not spun or self.poller.news())
+            progress = news and self._poll_rings(waiter)
             progress = progress or (bool(self.polled) and self.ask_patiently())
             spun = False
             if waiter.ready:
@@ -272,7 +270,7 @@ class Hub(HubCounters, Unwoken, Errands):
         for session in ready:
             if own is not None and (session is own or session.server is own):
                 waiter.ready = True
-            else:
+            elif not left_to_leader(session):
                 session.on_ready()
         return bool(ready)
 
@@ -286,7 +284,7 @@ class Hub(HubCounters, Unwoken, Errands):
                 armed = False
                 if waiter.server is not None and is_for(waiter.server, endpoint):
                     waiter.ready = True
-                else:
+                elif not left_to_leader(endpoint):
                     endpoint.on_ready()
         return armed
 

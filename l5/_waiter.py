@@ -162,6 +162,17 @@ def is_for(server: object, endpoint: Any) -> bool:
     )
 
 
+def left_to_leader(endpoint: Any) -> bool:
+    """Wake a server's leader that waits in this loop, and takes what this ring has by itself.
+
+    That is a client in the same loop: its requests go the server's short way, too.
+    """
+    server = getattr(endpoint, "server", None)
+    if server is None or not is_for(server, endpoint):
+        return False
+    return hasattr(server, "on_news") and server.on_news()
+
+
 def rang_for(server: object, endpoint: Any, fd: int) -> bool:
     """Take the bell of a ring if that is all there is to do (see `is_for`); else False."""
     return is_for(server, endpoint) and fd == endpoint.fds()[0] and endpoint.ring.hush() is True

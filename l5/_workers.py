@@ -32,7 +32,6 @@ from ._transmit import MessageCancelled
 from ._wait import Hub, Waiter
 
 logger = logging.getLogger("l5.server")
-
 STANDBYS_MAX = 64  # workers that wait idle; more than these end when they have nothing to do
 
 
@@ -65,7 +64,7 @@ class Workers:
     @property
     def running(self) -> int:
         """How many handlers are suspended now."""
-        return sum(worker.session is not None for worker in list(self._workers))
+        return sum(one.session is not None for one in list(self._workers))
 
     async def drain(self, grace: float) -> None:
         """Refuse new requests; wait up to `grace` seconds for those that run."""
@@ -92,10 +91,11 @@ class Workers:
         self._ready.append((session, id, payload, deadline_us))
         self.on_news()
 
-    def on_news(self) -> None:
-        """Requests wait for the leader: here, or (so a poller says) on plain sockets."""
+    def on_news(self) -> bool:
+        """Wake the leader for what is here, or where it looks itself; False: there is none."""
         if self._idle_waiter is not None:
             self._idle_waiter.wake()
+        return self._leader is not None
 
     def on_cancel(self, session: Session, id: int) -> None:
         """See `RequestServer.on_cancel`."""

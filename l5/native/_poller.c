@@ -184,6 +184,13 @@ static PyObject *poller_ready(Poller *self, PyObject *Py_UNUSED(ignored))
     return list;
 }
 
+static PyObject *poller_news(Poller *self, PyObject *Py_UNUSED(ignored))
+{
+    if (!l5_poller_ok(self))
+        return NULL;
+    return PyBool_FromLong(l5_channels_news(self->channels, self->count) || l5_spots_news(self));
+}
+
 static PyObject *poller_breathe(Poller *self, PyObject *Py_UNUSED(ignored))
 {
     self->streak = 0;
@@ -287,6 +294,7 @@ static PyMethodDef poller_methods[] = {
     {"glance", (PyCFunction)(void (*)(void))l5_poller_glance, METH_FASTCALL, l5_glance_doc},
     {"serve", (PyCFunction)(void (*)(void))poller_serve, METH_FASTCALL, serve_doc},
     {"ready", (PyCFunction)poller_ready, METH_NOARGS, "ready() -> sessions whose rings or spots have something"},
+    {"news", (PyCFunction)poller_news, METH_NOARGS, "Tell whether any has something, without waiting."},
     {"breathe", (PyCFunction)poller_breathe, METH_NOARGS, "The event loop has run."},
     {"slept", (PyCFunction)l5_poller_slept, METH_O, "slept(ns): the event loop had nothing to do for so long"},
     {"lost", (PyCFunction)l5_poller_note_lost, METH_O, "lost(ns): what may have let go of the GIL took so long"},

@@ -93,6 +93,8 @@ static PyObject *ring_arm(Ring *self, PyObject *space)
     rc = l5_channel_arm(&self->channel, L5_ARM_DATA | (truth ? L5_ARM_SPACE : 0));
     if (rc == -EPROTO)
         return l5_ring_raise(self, rc);
+    if (rc)
+        l5_poller_stir(self); /* it has something: scan it, should it rest */
     return PyBool_FromLong(rc == 0);
 }
 

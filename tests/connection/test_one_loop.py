@@ -1,0 +1,63 @@
+"""A client and its server in one event loop: nobody waits for himself, and no doorbell rings."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+import l5
+from l5 import native
+
+pytestmark = [pytest.mark.anyio, pytest.mark.shm]
+REQUESTS = 500
+
+
+async def echo(request: bytes) -> bytes:
+    return request
+
+
+@pytest.mark.skipif(not native.available, reason=native.reason)
+async def test_a_request_goes_the_short_way(tmp_path: Path) -> None:
+    async with (
+        l5.serve(echo, f"l5+unix://{tmp_path}/s") as server,
+        await l5.connect(server.urls[0], transports="shm") as client,
+    ):
+        await client.request(b"warm")
+        (session,) = server._sessions  # pyright: ignore[reportPrivateUsage]
+        ring = session.ring
+        assert ring is not None
+        before, rung = client.statistics(), ring.bells_rung
+        for number in range(REQUESTS):
+            assert await client.request(b"%d" % number) == b"%d" % number
+        after = client.statistics()
+        assert after.spun_ns == before.spun_ns, "spinning for an answer that nobody can give"
+        assert after.bells_rung is not None and before.bells_rung is not None
+        assert after.calls is not None and before.calls is not None
+        assert after.bells_rung - before.bells_rung < REQUESTS / 20
+        assert ring.bells_rung - rung < REQUESTS / 20
+        assert after.calls - before.calls < 4 * REQUESTS
+
+
+@pytest.mark.skipif(not native.available, reason=native.reason)
+async def test_more_clients_than_are_scanned(tmp_path: Path) -> None:
+    """Rings that rest are scanned again when something came in that nobody rang for."""
+    answers: list[bytes] = []
+
+    async def ask(client: l5.Connection, number: int) -> None:
+        for _ in range(3):
+            await anyio.sleep(0.001 * (number % 7))
+            answers.append(await client.request(b"%d" % number))
+
+    async with l5.serve(echo, f"l5+unix://{tmp_path}/s") as server:
+        clients = [
+            await l5.connect(server.urls[0], transports="shm", ring="64KiB") for _ in range(20)
+        ]
+        for _ in range(1000):
+            await clients[0].request(b"the others fall silent")
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for number, client in enumerate(clients):
+                    group.start_soon(ask, client, number)
+        for client in clients:
+            await client.aclose()
+    assert sorted(answers) == sorted(b"%d" % number for number in range(20) for _ in range(3))
