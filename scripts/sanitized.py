@@ -215,6 +215,9 @@ def main():
         shutil.copytree(ROOT, tree, ignore=LEFT_OUT, symlinks=True, dirs_exist_ok=True)
         shutil.rmtree(reports, ignore_errors=True)
         reports.mkdir()
+        # A test's process becomes another user, and imports and reports as that.
+        os.chmod(folder, 0o755)
+        reports.chmod(0o1777)
         build(tree, "thread" if arguments.thread else "address,undefined")
         environment = settings(arguments, tree, reports)
         check_loaded(tree, environment)
