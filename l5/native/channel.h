@@ -49,7 +49,7 @@
 #define L5_HEADER_BYTES 16u
 #define L5_PREFIX_BYTES 24u /* size word and header */
 #define L5_ALIGN 64u
-#define L5_CROWD_MAX 64u /* more than that makes no difference, and a server may say anything */
+#define L5_CROWD_MAX 8u /* a server may say anything: a yield of a millisecond for each is waited for */
 #define L5_MAGIC 0x31474e49524c35ull /* "5LRING1" */
 
 enum l5_kind {

@@ -27,7 +27,7 @@ two_cpus = pytest.mark.skipif(
 )
 
 CROWD_AT = 320 + 24
-CROWD_MAX = 64
+CROWD_MAX = 8
 
 SERVER = """
 import os, sys, anyio, l5
