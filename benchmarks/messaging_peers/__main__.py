@@ -79,7 +79,12 @@ async def measure(module: Any, spec: dict[str, Any]) -> None:
         # The commands are read without the event loop: nothing else is to happen in between.
         for line in sys.stdin:
             command = json.loads(line)
-            tell(**await loops.ASYNC[command.pop("do")](call, **command))
+            if surroundings.computing:
+                surroundings.computing.begin()
+            result = await loops.ASYNC[command.pop("do")](call, **command)
+            if surroundings.computing:
+                result["computing"] = surroundings.computing.share()
+            tell(**result)
 
 
 def measure_blocking(module: Any, spec: dict[str, Any]) -> None:

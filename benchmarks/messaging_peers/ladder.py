@@ -10,12 +10,16 @@ from typing import Any
 import attrs
 
 from benchmarks._cases import P50, P99, RATE, Case, Peer, Size
+from benchmarks._harness import Metric
 from benchmarks.messaging_peers.pair import Spec
 
 TIMED = ("rate", "times")
 OURS = Spec("l5 shm", "ours", what=TIMED)
 NEVER = Spec("l5 shm, spin_us=0", "ours", options={"spin_us": 0}, what=TIMED)
 UVLOOP = Spec("uvloop streams, unix", "streams", "uvloop", needs=("uvloop",), what=TIMED)
+
+COMPUTING = Metric("computing", "computing thread over alone", "1")
+"""How fast the thread beside it is meanwhile: half is fair, for there is one interpreter."""
 
 RUNGS: Mapping[str, Mapping[str, Any]] = {
     "nothing": {},
@@ -40,6 +44,6 @@ def ladder(size: Size, folder: str) -> Iterator[Case]:
             f"ladder/{name}",
             ours,
             [Peer(never, "ladder"), Peer(uvloop, "ladder")],
-            (RATE, P50, P99),
+            (RATE, P50, P99, *([COMPUTING] if told.get("beside") == "thread" else [])),
             hogs=told.get("hogs", 0),
         )

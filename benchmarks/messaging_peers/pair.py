@@ -265,8 +265,11 @@ def with_children(pid: int) -> list[int]:
 def rates(results: list[dict[str, Any]]) -> dict[str, float]:
     """Sum up what clients counted: all together, and how the slowest compares with the mean."""
     each = [result["count"] / result["seconds"] for result in results]
-    return {"rate": sum(each), "fairness": min(each) * len(each) / sum(each)}
+    sums = {"rate": sum(each), "fairness": min(each) * len(each) / sum(each)}
+    beside = [result["computing"] for result in results if "computing" in result]
+    return sums | ({"computing": min(beside)} if beside else {})
 
 
 def percentiles(results: list[dict[str, Any]]) -> dict[str, float]:
-    return {key: max(result[key] for result in results) for key in results[0]}
+    keys = results[0].keys() - {"computing"}
+    return {key: max(result[key] for result in results) for key in keys}

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -15,18 +16,46 @@ from benchmarks import _quota
 from benchmarks._quota import NoQuota
 
 PERIOD_US = 100_000
+ALONE_SECONDS = 0.2
 SHARES = 1024
 """What a control group weighs that nobody has favoured (version 1)."""
 
 
-def compute() -> None:
-    """Start a thread that wants nothing but the interpreter."""
+class Computing:
+    """A thread that wants nothing but the interpreter, and how fast it is."""
 
-    def work() -> None:
+    def __init__(self) -> None:
+        self._turns = 0
+        threading.Thread(target=self._work, daemon=True).start()
+        self.begin()
+        time.sleep(ALONE_SECONDS)
+        self._alone = self._speed()
+        self.begin()
+
+    def _speed(self) -> float:
+        return (self._turns - self._before) / (time.perf_counter() - self._since)
+
+    def _work(self) -> None:
         while True:
-            pass
+            self._turns += 1
 
-    threading.Thread(target=work, daemon=True).start()
+    def begin(self) -> None:
+        """Count from now on."""
+        self._since, self._before = time.perf_counter(), self._turns
+
+    def share(self) -> float:
+        """Return its speed since `begin`, over what it was when nothing else ran."""
+        return self._speed() / self._alone
+
+
+computing: Computing | None = None
+"""The one of this process."""
+
+
+def compute() -> None:
+    """Start the thread."""
+    global computing
+    computing = Computing()
 
 
 @asynccontextmanager
