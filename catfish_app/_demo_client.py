@@ -50,7 +50,8 @@ def why(report: l5.UpgradeReport) -> str:
 async def main(url: str, seconds: float, seed: int) -> None:
     """Be one client."""
     rects = demo_segments()
-    async with await RTreeClient.connect(url) as tree:
+    # Ways to ask a server are compared; searching in its memory is none.
+    async with await RTreeClient.connect(url, mode="server") as tree:
         report = tree.connection.upgrade_report
         bounds = await tree.bounds()
         assert bounds is not None
