@@ -1,4 +1,4 @@
-"""A client and its server in one event loop: nobody waits for himself, and no doorbell rings."""
+"""A client and its server in one event loop: a short way, and no doorbell rings."""
 
 from pathlib import Path
 
@@ -30,7 +30,6 @@ async def test_a_request_goes_the_short_way(tmp_path: Path) -> None:
         for number in range(REQUESTS):
             assert await client.request(b"%d" % number) == b"%d" % number
         after = client.statistics()
-        assert after.spun_ns == before.spun_ns, "spinning for an answer that nobody can give"
         assert after.bells_rung is not None and before.bells_rung is not None
         assert after.calls is not None and before.calls is not None
         assert after.bells_rung - before.bells_rung < REQUESTS / 20
