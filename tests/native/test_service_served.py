@@ -121,11 +121,15 @@ async def test_deadlines(tmp_path: Path) -> None:
         assert 0 < left <= 60_001
         none = int.from_bytes(await connection.request(b"d"), "little", signed=True)
         assert none == -1
-        async with anyio.create_task_group() as group:
-            group.start_soon(connection.request, command("s", 100))
-            await anyio.sleep(0.01)
-            with pytest.raises(l5.DeadlineExceeded):
-                await connection.request(b"e", deadline=0.02)
+        late = False
+        while not late:  # on a busy machine the worker may be free again before it is asked
+            async with anyio.create_task_group() as group:
+                group.start_soon(connection.request, command("s", 100))
+                await anyio.sleep(0.01)
+                try:
+                    await connection.request(b"e", deadline=0.02)
+                except l5.DeadlineExceeded:
+                    late = True
         assert await connection.request(b"e") == b"e"
 
 
