@@ -132,10 +132,10 @@ class AdaptiveModel:
         explore: float,
         stale_s: float,
     ) -> None:
-        self.n = n
-        self.threshold = threshold
-        self.interval_s = interval_s
-        self.stale_s = stale_s
+        self.n: int = n
+        self.threshold: float = threshold
+        self.interval_s: float = interval_s
+        self.stale_s: float = stale_s
         self._random = random
         self._server, self._client = _Way(), _Way()
         self._sequence = -1
