@@ -168,7 +168,7 @@ class Worker:
                 self._handle(self._ready.popleft())
                 continue
             found: Any = None
-            if hub.poller is not None and hub.poller.count:
+            if hub.poller is not None and (hub.poller.count or hub.poller.spots):
                 found = hub.poller.serve(self, handler)
             if type(found) is tuple:
                 self._go_on(*cast("tuple[str, Any, int, Any, Any]", found))

@@ -180,4 +180,5 @@ def test_threads_without_a_loop() -> None:
             assert client.transport == "rdma"
             for number in range(40):
                 assert client.request(b"%d" % number) == b"%d" % number
-            assert client.request(bytes(300_000)) == bytes(300_000)
+            for _ in range(10):  # the server may be looking, or asleep
+                assert client.request(bytes(300_000)) == bytes(300_000)
