@@ -49,12 +49,18 @@ class Facts:
         status = {pair[0]: pair[1] for pair in pairs if len(pair) > 1}
         return cls(
             fds=len(os.listdir(place / "fd")),
-            mappings=len((place / "maps").read_text().splitlines()),
+            mappings=sum(map(is_its_own, (place / "maps").read_text().splitlines())),
             anonymous_kib=int(status["RssAnon:"]),
             shared_kib=int(status["RssShmem:"]),
             cpu_ns=int((place / "schedstat").read_text().split()[0]),
             sleeps=int(status["voluntary_ctxt_switches:"]),
         )
+
+
+def is_its_own(line: str) -> bool:
+    """Tell a line of `maps` from those of libraries, which are loaded when first needed."""
+    path = line.split(maxsplit=5)[5:]
+    return not path or not path[0].startswith("/") or path[0].startswith("/memfd:")
 
 
 # ---- the processes
