@@ -42,31 +42,31 @@ class _Watch:
 
     @types.coroutine
     def run(self, awaitable: Awaitable[T], scope: anyio.CancelScope) -> Generator[Any, Any, T]:
-        """Pass everything between the operation and the event loop through, counting."""
+        """Pass everything between the operation and the event loop through, counting.
+
+        What the operation held is let go of with it: an error in this frame, when its traceback
+        has this frame, would hold the operation's variables until cycles are collected.
+        """
         steps: Any = awaitable.__await__()
-        step: Callable[[], Any] = lambda: next(steps)  # noqa: E731 - it changes below
+        sent: Any = None
+        thrown: BaseException | None = None
         while True:
             try:
-                yielded = step()
+                if thrown is not None:
+                    yielded = steps.throw(thrown)
+                else:
+                    yielded = next(steps) if sent is None else steps.send(sent)
             except StopIteration as stop:
                 return stop.value
+            finally:
+                sent = thrown = None
             self.suspensions += 1
             if self.suspensions == self._at:
                 scope.cancel()
             try:
                 sent = yield yielded
             except BaseException as error:
-                step = _thrower(steps, error)
-            else:
-                step = _sender(steps, sent)
-
-
-def _sender(steps: Any, value: Any) -> Callable[[], Any]:
-    return (lambda: next(steps)) if value is None else (lambda: steps.send(value))
-
-
-def _thrower(steps: Any, error: BaseException) -> Callable[[], Any]:
-    return lambda: steps.throw(error)
+                thrown = error
 
 
 async def at_every_await(
