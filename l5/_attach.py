@@ -48,4 +48,5 @@ def detach(session: Session) -> None:
     leave: Any = getattr(session.channel, "detach", None)
     if leave is not None:
         leave()
-        session.hub.owing.pop(session.channel, None)
+        channel: Any = session.channel
+        session.hub.owing.pop(getattr(channel, "inner", channel), None)  # a tap's is in between

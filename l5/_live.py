@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from ._serve import Server, ServerStatistics
     from ._service_values import ServiceStatistics
     from ._session import Session
+    from .blocking import Server as BlockingServer
+
+    AnyServer = Server | BlockingServer
 
 logger = logging.getLogger("l5.session")
 
 _numbers = itertools.count(1)
 _sessions: dict[int, weakref.ref[Session]] = {}
-_servers: weakref.WeakValueDictionary[int, Server] = weakref.WeakValueDictionary()
+_servers: weakref.WeakValueDictionary[int, AnyServer] = weakref.WeakValueDictionary()
 _closed: dict[tuple[str, str], Totals] = {}
 _watchers = 0
 
@@ -133,7 +136,7 @@ on_session: list[Any] = []
 """Called with each new session; a tap's."""
 
 
-def add_server(server: Server) -> None:
+def add_server(server: AnyServer) -> None:
     """Note a server that has been started."""
     _servers[id(server)] = server
     _open_status_if_wanted()
@@ -217,9 +220,10 @@ def _view(session: Session) -> ConnectionView:
     )
 
 
-def _view_of_server(server: Server) -> ServerView:
+def _view_of_server(server: AnyServer) -> ServerView:
+    native: Any = getattr(server, "_native", None)
     try:
-        service = server._native.statistics() if server._native else None
+        service = native.statistics() if native else None
     except RuntimeError:  # it is the parent's
         service = None
     return ServerView(server.urls, server.statistics(), service)
@@ -227,6 +231,7 @@ def _view_of_server(server: Server) -> ServerView:
 
 def _drop_in_child() -> None:
     _sessions.clear()
+    _servers.clear()
     _closed.clear()
 
 

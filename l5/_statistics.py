@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -36,9 +37,14 @@ class SessionCounters:
     """A client's, where heartbeats come in frames."""
 
 
-class HubCounters:
-    """What an event loop's hub counts of its sleeping."""
+_hub_numbers = itertools.count(1)
 
+
+class HubCounters:
+    """What an event loop's hub counts of its sleeping, and how its connections are looked into."""
+
+    blocking: bool = False
+    """It is no event loop's, but that of one connection of `l5.blocking`."""
     sleeps: int = 0
     slept_ns: int = 0
     beats: Beats | None = None
@@ -47,6 +53,16 @@ class HubCounters:
     def count_sleep(self, slept_ns: int) -> None:
         self.sleeps += 1
         self.slept_ns += slept_ns
+
+    def keep_back(self, session: Session, tap: object) -> None:
+        """Have the hot calls of a session's ring stand aside for a tap; for none, be back."""
+        ring = session.ring
+        if ring is not None:
+            ring.shared = STAND_BACK if tap else 0
+            ring.server = tap or session.server
+
+
+STAND_BACK = 2  # enum sharing in native/_fast.h
 
 
 @attrs.frozen
@@ -123,7 +139,10 @@ class RingFill:
 
 @attrs.frozen
 class LoopStatistics:
-    """What the connections of one event loop spent waiting, since the first one was made."""
+    """What the connections of one event loop spent waiting, since the first one was made.
+
+    Of `l5.blocking`: what one connection did, whichever threads waited for it.
+    """
 
     spins: int
     spun_ns: int
@@ -132,6 +151,10 @@ class LoopStatistics:
     yielded_ns: int
     sleeps: int
     slept_ns: int
+    number: int = 0
+    """Tells those of this process apart."""
+    blocking: bool = False
+    """It is one connection of `l5.blocking`, which has no event loop."""
 
 
 def loop_statistics_of(hub: Hub) -> LoopStatistics:
@@ -144,6 +167,8 @@ def loop_statistics_of(hub: Hub) -> LoopStatistics:
         yielded_ns=poller.yielded_total_ns if poller else 0,
         sleeps=hub.sleeps,
         slept_ns=hub.slept_ns,
+        number=hub.__dict__.setdefault("number", next(_hub_numbers)),
+        blocking=hub.blocking,
     )
 
 

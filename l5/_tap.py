@@ -3,9 +3,10 @@
 While there is one, each session's channel is wrapped in one that notes what passes, and the hot
 paths stand aside: a client's because its ring says so (``shared = 2``), a server's because the
 ring's server is not the poller's.  Without a tap nothing of this is there, and nothing is paid.
+Connections of `l5.blocking` are used by many threads, so theirs is set with their lock.
 
-What it does not see: connections of `l5.blocking`, and those that the threads of a native service
-hold already when it begins (later ones are answered by the event loop while it lasts).
+What it does not see: connections that the threads of a native service hold already when it begins
+(later ones are answered by the event loop while it lasts).
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 QUEUED_MAX = 65536
 """Frames that wait to be written; what comes on top is dropped and counted."""
-STAND_BACK = 2  # enum sharing in native/_fast.h
 
 
 class TappedChannel(Channel):
@@ -54,6 +54,9 @@ class TappedChannel(Channel):
             return False
         self._note(True, Frame(kind, flags, id, bytes(payload)))
         return True
+
+    def carry(self, kind: int, flags: int, id: int, payload: bytes) -> bool:
+        return False  # alone it is seen when it goes
 
     def try_receive(self) -> Frame | None:
         frame = self.inner.try_receive()
@@ -96,6 +99,7 @@ class Tap:
         self._news = threading.Event()
         self._ending = False
         self._failed = False
+        self._guard = threading.Lock()
         self.frames: int = 0
         """Recorded."""
         self.dropped: int = 0
@@ -136,28 +140,25 @@ class Tap:
         return self._failed
 
     def _attach(self, session: Session) -> None:
-        ring = session.ring
-        if session.tap is not None or (ring is not None and ring.shared):
-            return  # one tap at a time; under a lock the ring's owner decides
+        if session.tap is not None:
+            return  # one tap at a time
         number, transport, pid = session.number, session.channel.transport, os.getpid()
 
         def note(sent: bool, frame: Frame) -> None:
-            if len(self._queue) >= QUEUED_MAX or self._failed:
-                self.dropped += 1
-                return
-            self.frames += 1
-            self._queue.append(
-                _pcapng.packet(
-                    time.time_ns(), sent, pid, number, transport, frame, self._snap_bytes
+            with self._guard:
+                if len(self._queue) >= QUEUED_MAX or self._failed:
+                    self.dropped += 1
+                    return
+                self.frames += 1
+                now_ns = time.time_ns()
+                self._queue.append(
+                    _pcapng.packet(now_ns, sent, pid, number, transport, frame, self._snap_bytes)
                 )
-            )
             self._news.set()
 
         session.tap = self
         session.channel = TappedChannel(session.channel, note)
-        if ring is not None:
-            ring.shared = STAND_BACK
-            ring.server = self
+        session.hub.keep_back(session, self)
         if session.lane is not None:
             session.lane.aside += 1
 
@@ -183,9 +184,7 @@ def _detach(session: Session) -> None:
     channel: Any = session.channel
     session.channel = channel.inner
     session.tap = None
-    if session.ring is not None:
-        session.ring.shared = 0
-        session.ring.server = session.server
+    session.hub.keep_back(session, None)
     if session.lane is not None:
         session.lane.aside -= 1
 

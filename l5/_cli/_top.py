@@ -95,23 +95,34 @@ def summarise(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     old = {connection["number"]: connection for connection in before["connections"]}
     rows = [_row(old.get(c["number"]), c, seconds) for c in after["connections"]]
     rows += _service_rows(before["servers"], after["servers"], seconds)
-    count = len(after["loops"]) == len(before["loops"])
-    pairs = zip(before["loops"], after["loops"], strict=True) if count else ()
-    waits = {
-        name: sum(new[name] - last[name] for last, new in pairs2) / seconds / 1e9
-        for pairs2 in [list(pairs)]
-        for name in ("spun_ns", "yielded_ns", "slept_ns")
-    }
     return {
         "pid": after["pid"],
         "command": after["command"],
         "seconds": seconds,
-        "spun_share": waits["spun_ns"],
-        "yielded_share": waits["yielded_ns"],
-        "slept_share": waits["slept_ns"],
+        **_waits(before["loops"], after["loops"], seconds, blocking=False),
+        "blocking": _waits(before["loops"], after["loops"], seconds, blocking=True),
         "servers": after["servers"],
         "connections": rows,
     }
+
+
+_WAITS = ("spun", "yielded", "slept")
+
+
+def _waits(
+    before: list[dict[str, Any]], after: list[dict[str, Any]], seconds: float, *, blocking: bool
+) -> dict[str, float]:
+    """Return how many there are of one kind, and what share of their time they waited."""
+    old = {loop["number"]: loop for loop in before}
+    loops = [loop for loop in after if loop["blocking"] is blocking]
+    shares = {
+        f"{name}_share": sum(
+            new[f"{name}_ns"] - old.get(new["number"], {}).get(f"{name}_ns", 0) for new in loops
+        )
+        / (seconds * 1e9 * max(1, len(loops)))
+        for name in _WAITS
+    }
+    return {"loops": len(loops), **shares}
 
 
 def _row(old: dict[str, Any] | None, new: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -175,15 +186,12 @@ _ROW = (
 def screen(facts: dict[str, Any]) -> Group:
     """Lay the figures out."""
     head = Text(f"process {facts['pid']}: {facts['command']}\n", style="bold")
-    shares = ", ".join(
-        f"{word} {facts[name]:.1%}"
-        for word, name in (
-            ("spun", "spun_share"),
-            ("yielded", "yielded_share"),
-            ("slept", "slept_share"),
-        )
-    )
-    lines = [head, Text(f"event loops: {shares} of the time\n")]
+    lines = [head]
+    blocking = facts["blocking"]
+    for who, waits in (("event loops", facts), ("connections without a loop", blocking)):
+        if waits["loops"] or (waits is facts and not blocking["loops"]):
+            shares = ", ".join(f"{word} {waits[f'{word}_share']:.1%}" for word in _WAITS)
+            lines.append(Text(f"{who} ({waits['loops']}): {shares} of the time\n"))
     for server in facts["servers"]:
         counts = server["statistics"]
         lines.append(

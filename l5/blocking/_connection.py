@@ -191,7 +191,7 @@ class Connection(OpensRegions):
                 if type(reply) is tuple:
                     self._hub.count_anew()
                     return cast("tuple[bytes]", reply)[0]
-                request = reply and self._session.requests.open(reply, Waiter())
+                request = reply and self._session.requests.open(reply, Waiter(), sent=True)
             except BaseException as error:
                 raise self._fault(error) from None
         return self._request_on(payload, request, expires)

@@ -127,6 +127,7 @@ class _Scope(AbstractContextManager["_Scope"]):
 class BlockingHub(Hub):
     """One connection's hub."""
 
+    blocking = True
     lanes = False
     many_tasks = False  # and a call without any time has one look only
 
@@ -140,6 +141,8 @@ class BlockingHub(Hub):
         """Memory has been given back elsewhere that this connection was refused."""
         self.on_wake: Callable[[], None] | None = None
         self._ring = ring
+        self._resting = _LOCKED
+        """What the ring's hot calls are told while no engine runs."""
         self._inside = False
         self._callers: set[int] = set()
         """Threads that are in a call: a signal handler in one of them must not wait for it."""
@@ -215,7 +218,7 @@ class BlockingHub(Hub):
         finally:  # no calls in here: an interruption between the two would leave it locked
             self._inside, self._call = False, _NOBODY
             if self._ring is not None:
-                self._ring.shared = _LOCKED
+                self._ring.shared = self._resting
 
     def _interrupted(
         self, call: Call, steps: Any, error: BaseException, lost: Callable[[Any], object] | None
@@ -300,6 +303,14 @@ class BlockingHub(Hub):
     def move_on_after(self, seconds: float) -> AbstractContextManager[object]:
         """See `Hub.move_on_after`."""
         return _Scope(self._call, seconds)
+
+    def keep_back(self, session: Session, tap: object) -> None:
+        """See `HubCounters.keep_back`; any thread may call it."""
+        with self.lock:
+            super().keep_back(session, tap)
+            self._resting = _LOCKED_INSIDE if tap else _LOCKED
+            if self._ring is not None:
+                self._ring.shared = _LOCKED_INSIDE if self._inside else self._resting
 
     def count_anew(self) -> None:
         """(On the hot path, with the lock) note that it was time for an event loop to run."""

@@ -18,6 +18,7 @@ import anyio
 from .._acceptor import Acceptor
 from .._handler import takes_context
 from .._limits import Complaint, explain
+from .._live import add_server
 from .._serve import ServerStatistics
 from .._service import NativeService
 from ._budget import ThreadBudget, TotalBudget
@@ -105,6 +106,7 @@ class Server:
             loop.stop()
             raise
         self._loop = loop
+        add_server(self)
         return self
 
     def __exit__(

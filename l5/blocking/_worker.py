@@ -25,6 +25,7 @@ from .._errors import L5Error, MessageTooLarge
 from .._frames import Kind
 from .._handler import RequestContext
 from .._heartbeat import tell_client
+from .._latency import end
 from .._service_values import HandlerError
 from .._session import Session
 from .._transmit import MessageCancelled
@@ -176,6 +177,8 @@ class Worker:
                 hub.run(hub.breathe())
             elif found is not None:
                 session.on_ready()
+                if found.server is not self:  # a tap's, and there may be a frame each time
+                    hub.run(hub.breathe())
             else:
                 hub.run(self._wait(Waiter(self)))
         session.on_ready()  # refuses what came meanwhile
@@ -253,6 +256,8 @@ class Worker:
             self._count(requests=1, cancelled=1)
             self._post_error(id, "DeadlineExceeded", "it had to wait for too long")
             return
+        watch = self._session.watch
+        begun_ns = watch.begin() if watch is not None else 0
         with job.guard:
             job.running += 1
         try:
@@ -264,6 +269,8 @@ class Worker:
         finally:
             with job.guard:
                 job.running -= 1
+                if begun_ns:
+                    end(self._session.watch, begun_ns)
 
     def _call(self, request: _Request, left: float | None) -> Any:
         job, session = self._job, self._session
@@ -295,6 +302,7 @@ class Worker:
         session = self._session
         await _transmit.accept_message(session, Kind.RESPONSE, 0, id, view)
         session.window.handling -= 1
+        session.answered += 1
         await _transmit.flush(session)
 
     def _not_answered(self, id: int, error: Exception) -> None:
@@ -324,6 +332,7 @@ class Worker:
 
     async def _reply_error(self, id: int, type_name: str, message: str) -> None:
         if self._session.state == "OPEN":
+            self._session.answered += 1
             self._session.reply_error(id, type_name, message)
 
 
