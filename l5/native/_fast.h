@@ -39,6 +39,7 @@ enum {
     LOST_MAX_NS = 10000000,  /* and reckons with so long a time at most, */
     LOST_MEMORY_NS = 50000000, /* and after that one tries whether it is still there */
     LOOP_BACK_NS = 1000000,  /* having it back, before the event loop may run */
+    PATIENCE_MAX_NS = 30000000, /* the event loop runs after so long, lost or not */
     GIL_BACK_NS = 1000000,   /* a wait that begins so soon after is a long one */
     GIL_TURN_NS = 100000,    /* without it, until a thread that wants it is up */
     TURNS_EVERY_MAX = 16,    /* waits without a turn after several that were in vain */
@@ -142,6 +143,7 @@ struct Poller {
     uint32_t clock_every, clock_in;
     int overdue;
     uint64_t patient_until_ns; /* the event loop may wait until then, whatever was handled: see _wait.py */
+    uint64_t patient_since_ns; /* its patience began; it ends when the loop runs */
     uint64_t dear_until_ns;    /* another thread computes, as far as we know: _poller_gil.c */
     uint64_t lost_ns;          /* how long the GIL was gone when that was last measured */
     uint64_t here_ns, back_ns; /* when we last looked at the clock, and did so after having been away */
@@ -229,7 +231,7 @@ PyObject *l5_ring_lease(Ring *self, PyObject *ignored);
 /* _poller_gil.c */
 int l5_peer_beside(int fd);
 int l5_poller_patience_over(Poller *self);
-void l5_poller_be_patient(Poller *self, uint64_t until_ns);
+void l5_poller_be_patient(Poller *self, uint64_t now, uint64_t for_ns);
 int l5_poller_gil_dear(Poller *self);
 void l5_poller_note_here(Poller *self, uint64_t now);
 int l5_poller_look_without_gil(Poller *self, uint64_t budget, uint64_t *spent);

@@ -197,8 +197,9 @@ static PyObject *poller_breathe(Poller *self, PyObject *Py_UNUSED(ignored))
     self->spun_ns = self->yielded_ns = 0;
     self->turn_ns = 0;
     self->overdue = 0;
+    self->patient_until_ns = 0;
     if (l5_poller_gil_dear(self))
-        l5_poller_be_patient(self, l5_now_ns() + 2 * self->lost_ns);
+        l5_poller_be_patient(self, l5_now_ns(), 2 * self->lost_ns);
     if (++self->breaths % REST_EVERY == 0 && self->count > REST_ABOVE && !self->spinning)
         l5_poller_rest(self);
     if (!self->spinning)

@@ -8,7 +8,7 @@
  *   - We have it for about half of the time; more cannot be had fairly.  Nothing that waits for a peer
  *     which is awake, or wakes up, lets go of it.
  *   - The event loop, whose select lets go of it, turns once for each time that we have it: not as soon as
- *     we have it back, and then not before we lost it again.
+ *     we have it back, and then not before we lost it again; but at least every PATIENCE_MAX_NS.
  *   - The peer's process may have a computing thread as well.  If the ends have their GILs in turn, each request
  *     takes 2 I.  So who waits in vain gives the GIL away at once (a turn), and who has just been away waits for
  *     longer than that takes: then there is always a time when both have theirs, and from then on they go in step:
@@ -41,7 +41,7 @@ void l5_poller_lost(Poller *self, uint64_t ns)
     now = l5_now_ns();
     self->lost_ns = ns < LOST_MAX_NS ? ns : LOST_MAX_NS;
     self->dear_until_ns = now + LOST_MEMORY_NS;
-    l5_poller_be_patient(self, now + LOOP_BACK_NS);
+    l5_poller_be_patient(self, now, LOOP_BACK_NS);
 }
 
 PyObject *l5_poller_note_lost(Poller *self, PyObject *ns)
@@ -96,11 +96,17 @@ int l5_poller_gil_dear(Poller *self)
     return self->dear_until_ns != 0;
 }
 
-/* The event loop may wait until then. */
-void l5_poller_be_patient(Poller *self, uint64_t until_ns)
+/* The event loop may wait for so long; but who always seems to have been away (a handler, or a caller, that
+ * computes for longer than LOST_MIN_NS each time) cannot keep it waiting for ever. */
+void l5_poller_be_patient(Poller *self, uint64_t now, uint64_t for_ns)
 {
-    if (self->patient_until_ns < until_ns)
-        self->patient_until_ns = until_ns;
+    uint64_t last;
+
+    if (!self->patient_until_ns)
+        self->patient_since_ns = now;
+    last = self->patient_since_ns + PATIENCE_MAX_NS;
+    if (self->patient_until_ns < now + for_ns)
+        self->patient_until_ns = now + for_ns < last ? now + for_ns : last;
 }
 
 /* (While another thread computes) note that we have the GIL; with a look at the clock, if we had been away. */
@@ -108,7 +114,7 @@ void l5_poller_note_here(Poller *self, uint64_t now)
 {
     if (now - self->here_ns > LOST_MIN_NS) {
         self->back_ns = now;
-        l5_poller_be_patient(self, now + LOOP_BACK_NS);
+        l5_poller_be_patient(self, now, LOOP_BACK_NS);
     }
     self->here_ns = now;
 }

@@ -1,0 +1,92 @@
+"""The event loop has its turn, whatever the traffic: nobody else would run, and nothing be cancelled."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import anyio
+import pytest
+
+import l5
+from l5 import native
+from l5._frames import Kind
+from l5.testing._harness import Harness
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(not native.available, reason=native.reason),
+]
+
+LOST_NS = 10_000_000
+BACK_NS = 1_000_000
+ENDURED_NS = 30_000_000
+"""Longest that the loop is patient, beside a thread that computes."""
+CALLS_MAX = 400
+
+
+def compute(ns: int) -> None:
+    """Be busy for at least so long."""
+    until = time.monotonic_ns() + ns
+    while time.monotonic_ns() < until:
+        pass
+
+
+class TestTurns(Harness):
+    transport = "shm"
+
+    def url(self, directory: str) -> str:
+        return f"l5+shm://{directory}/s"
+
+    async def test_slow_handlers_beside_a_computing_thread(self, directory: str) -> None:
+        """Each of them looks as if the GIL had just been lost for as long."""
+        async with self.pair(directory) as (client, server):
+            asking: Any = client._session.ring
+            serving: Any = server._session.ring
+            poller: Any = client._session.hub.poller
+            poller.remove(asking)  # whose answers would be news
+            answered = 0
+
+            def handle(request: bytes) -> bytes:
+                nonlocal answered
+                answered += 1
+                compute(BACK_NS + 100_000)
+                while asking.try_receive() is not None:
+                    pass
+                if answered < CALLS_MAX:
+                    asking.try_send(Kind.REQUEST, 0, answered, b"")
+                return request
+
+            owner = object()
+            serving.server = owner
+            try:
+                asking.try_send(Kind.REQUEST, 0, CALLS_MAX, b"")
+                poller.breathe()
+                poller.lost(LOST_NS)
+                assert poller.serve(owner, handle, False) is True
+                assert answered <= 2 * ENDURED_NS / BACK_NS
+            finally:
+                serving.server = None
+                poller.add(asking, client._session)
+
+    async def test_a_task_that_computes_between_requests(self, directory: str) -> None:
+        """The thread beside it takes the GIL again and again, so that is never forgotten."""
+        async with self.pair(directory) as (client, server):
+            asking: Any = client._session.ring
+            theirs: Any = server._session.ring
+            poller: Any = client._session.hub.poller
+            poller.remove(theirs)  # whose requests would be news
+            try:
+                poller.breathe()
+                for _ in range(CALLS_MAX):
+                    poller.lost(LOST_NS)
+                    compute(BACK_NS + 100_000)
+                    theirs.try_send(Kind.RESPONSE, 0, asking.next_id, b"")
+                    if type(asking.request(b"")) is tuple:
+                        break
+                    while theirs.try_receive() is not None:
+                        pass
+                else:
+                    pytest.fail("the loop was never due")
+            finally:
+                poller.add(theirs, server._session)
