@@ -1,7 +1,7 @@
 /* Many messages in one call into C.  See _fast.h. */
 #include "_fast.h"
 
-enum { SOME = 8, RELAX_EACH = 8, WAITS = 8, BATCH_NS = 150000 };
+enum { SOME = 8, RELAX_EACH = 8, WAITS = 8, BATCH_NS = 150000, WAITED_MAX_NS = 2000000 };
 
 /* Requests that are sent together, by their place in the caller's tuple: [start, sent) are on their way
  * or answered, `done` of them answered. */
@@ -90,9 +90,11 @@ static void let_some_come(const struct batch *batch, Py_ssize_t taken)
 }
 
 /* Wait for an answer; longer than for a single request, for the way by the event loop costs each of the
- * requests that are under way as much as a wake-up. */
-static int wait_for_some(Ring *self)
+ * requests that are under way as much as a wake-up.  But the event loop has its turn when they take long. */
+static int wait_for_some(Ring *self, const struct batch *batch)
 {
+    if (l5_now_ns() - batch->begun_ns > WAITED_MAX_NS)
+        return 0;
     for (int i = 0; self->spin_ns && i < WAITS; i++)
         if (l5_poller_wait(self->poller, self->spin_ns))
             return l5_channel_ready(&self->channel);
@@ -110,7 +112,7 @@ static int exchange(Ring *self, struct batch *batch)
         if (batch->sent - batch->start == batch->done || !self->open || !self->poller)
             return 0;
         taken = take_some(self, batch);
-        if (!taken && wait_for_some(self))
+        if (!taken && wait_for_some(self, batch))
             taken = take_some(self, batch);
         if (taken <= 0)
             return (int)taken;

@@ -1,11 +1,14 @@
-"""The event loop has its turn, whatever the traffic: nobody else would run, and nothing be cancelled."""
+"""The event loop has its turn, whatever the traffic: else nobody runs, and nothing is cancelled."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import l5
@@ -23,6 +26,19 @@ BACK_NS = 1_000_000
 ENDURED_NS = 30_000_000
 """Longest that the loop is patient, beside a thread that computes."""
 CALLS_MAX = 400
+STREAK_MAX = 64
+MANY, BUSY_NS = 400, 250_000
+SLOW_SERVER = """
+import time, l5.blocking
+def handle(request):
+    until = time.monotonic_ns() + {busy_ns}
+    while time.monotonic_ns() < until:
+        pass
+    return request
+with l5.blocking.serve(handle, "{url}") as server:
+    print("up", flush=True)
+    server.serve_forever()
+"""
 
 
 def compute(ns: int) -> None:
@@ -90,3 +106,34 @@ class TestTurns(Harness):
                     pytest.fail("the loop was never due")
             finally:
                 poller.add(theirs, server._session)
+
+    async def test_many_slow_requests_at_once(self, directory: str) -> None:
+        """Each answer comes before the wait for it is over, so that might go on for ever."""
+        program = SLOW_SERVER.format(url=self.url(directory), busy_ns=BUSY_NS)
+        most = 0
+
+        async def count(ring: Any) -> None:
+            nonlocal most
+            seen = ring.frames_received
+            while True:
+                await anyio.lowlevel.checkpoint()
+                most, seen = max(most, ring.frames_received - seen), ring.frames_received
+
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            try:
+                process.stdout.readline()
+                async with (
+                    await l5.connect(self.url(directory), spin_us=200) as client,
+                    anyio.create_task_group() as group,
+                ):
+                    session: Any = client._session
+                    group.start_soon(count, session.ring)
+                    await client.request(b"")
+                    answers = await client.request_many([b""] * MANY, window=4)
+                    assert answers == [b""] * MANY
+                    await anyio.sleep(0.01)
+                    group.cancel_scope.cancel()
+            finally:
+                process.kill()
+        assert 0 < most <= STREAK_MAX
