@@ -241,6 +241,8 @@ class AdaptiveModel:
         What is not finite says that they came to nothing.  That they took longer than usual until
         then counts, and that they took less does not; what is negative is no latency.
         """
+        if requests < 0:
+            raise ValueError(f"requests={requests}: there are no fewer than 0")
         way = self._server if path is _SERVER else self._client
         way.outstanding = max(0, way.outstanding - requests)
         if 0.0 <= latency_s < _INFINITY:

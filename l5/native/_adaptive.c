@@ -167,10 +167,18 @@ static int leaving_pays(const Adaptive *self)
     return !self->of[SERVER].count || self->of[CLIENT].mean < self->of[SERVER].mean * PRICE;
 }
 
+static int is_ready(const Adaptive *self)
+{
+    if (self->random && l5_policy_paths[CLIENT])
+        return 1;
+    PyErr_SetString(PyExc_RuntimeError, "this policy was not initialised");
+    return 0;
+}
+
 /* Draw a lot; -1 with an error set. */
 static int draw(Adaptive *self, double *lot)
 {
-    PyObject *drawn = PyObject_CallNoArgs(self->random);
+    PyObject *drawn = is_ready(self) ? PyObject_CallNoArgs(self->random) : NULL;
 
     if (!drawn)
         return -1;
@@ -202,10 +210,8 @@ static PyObject *adaptive_choose(Adaptive *self, PyObject *now)
 
     if (now_s == -1.0 && PyErr_Occurred())
         return NULL;
-    if (!self->random || !l5_policy_paths[CLIENT]) {
-        PyErr_SetString(PyExc_RuntimeError, "this policy was not initialised");
+    if (!is_ready(self))
         return NULL;
-    }
     wake(self, now_s);
     if (now_s >= self->due) {
         self->due = now_s + self->interval_s;
@@ -238,8 +244,8 @@ static PyObject *adaptive_observe(Adaptive *self, PyObject *const *args, Py_ssiz
         return NULL;
     if (all[4]) {
         requests = PyLong_AsLongLong(all[4]);
-        if (requests == -1 && PyErr_Occurred())
-            return NULL;
+        if (requests < 0)
+            return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "requests=%lld: there are no fewer than 0", requests);
     }
     way = &self->of[all[0] == l5_policy_paths[SERVER] ? SERVER : CLIENT];
     way->outstanding = way->outstanding > requests ? way->outstanding - requests : 0;

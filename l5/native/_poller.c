@@ -85,9 +85,12 @@ static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *pr
         ring->sends_on = 1;
         ring->handling++;
         self->streak++;
-        if (handler == Py_None)
-            return l5_hand_up("request", (PyObject *)ring, frame.id, payload, NULL);
-        Py_INCREF(ring); /* the handler may close it */
+        Py_INCREF(ring); /* the handler may close it, and so may what the garbage collector ends */
+        if (handler == Py_None) {
+            up = l5_hand_up("request", (PyObject *)ring, frame.id, payload, NULL);
+            Py_DECREF(ring);
+            return up;
+        }
         l5_ring_begin_latency(ring);
         bells = ring->channel.bells_rung;
         up = l5_handle((PyObject *)ring, frame.id, payload, handler);

@@ -197,9 +197,15 @@ PyObject *l5_ring_receive_many(Ring *self, PyObject *limit)
         if (rc != 1 || frame.kind != L5_DATA || frame.flags || self->partials)
             break;
         bytes = l5_ring_take(self, &frame);
+        if (!bytes && PyList_GET_SIZE(list)) {
+            PyErr_Clear(); /* no memory for this one: it stays where it is */
+            break;
+        }
         if (!bytes || PyList_Append(list, bytes) < 0)
             Py_CLEAR(list);
         Py_XDECREF(bytes);
+        if (!bytes)
+            break;
         l5_ring_data_arrived(self, frame.size);
         l5_ring_data_taken(self, frame.size);
     }

@@ -322,6 +322,24 @@ def test_arguments_by_name_and_wrong_ones() -> None:
     assert policy.outstanding == (0, 0)
 
 
+def test_no_fewer_requests_than_none() -> None:
+    for policy in (l5.AdaptivePolicy(random=half), AdaptiveModel(half, 8, 0.95, 0.01, 0.01, 3.0)):
+        for requests in (-1, -(2**63)):
+            with pytest.raises(ValueError, match=f"requests={requests}"):
+                policy.observe(S, 1e-6, 0.0, 0, requests)
+        policy.observe(S, 1e-6, 0.0, 0, 0)
+        assert policy.outstanding == (0, 0)
+
+
+@pytest.mark.skipif(not native.available, reason=native.reason or "no C")
+def test_a_policy_that_was_not_initialised_says_so() -> None:
+    policy: Any = l5.AdaptivePolicy.__new__(l5.AdaptivePolicy)
+    with pytest.raises(RuntimeError, match="not initialised"):
+        policy.choose(0.0)
+    with pytest.raises(RuntimeError, match="not initialised"):
+        policy.heartbeat(1.0, 1, 0.0)
+
+
 @pytest.mark.skipif(not native.available, reason=native.reason or "no C")
 def test_errors_of_the_source_of_chance_are_passed_on() -> None:
     class Spent(Exception):
