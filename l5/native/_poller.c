@@ -81,7 +81,7 @@ static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *pr
         if (!payload)
             return NULL;
         if (ring->sends_on)
-            l5_channel_prefetch(&ring->channel);
+            l5_channel_prefetch(&ring->channel, frame.size);
         ring->sends_on = 1;
         ring->handling++;
         self->streak++;

@@ -45,10 +45,12 @@
 #include <stdint.h>
 
 #include "_atomic.h"
+#include "_copy.h"
 
 #define L5_HEADER_BYTES 16u
 #define L5_PREFIX_BYTES 24u /* size word and header */
 #define L5_ALIGN 64u
+#define L5_FETCH_BYTES 256u /* of each message that is fetched early */
 #define L5_CROWD_MAX 8u /* a server may say anything: a yield of a millisecond for each is waited for */
 #define L5_MAGIC 0x31474e49524c35ull /* "5LRING1" */
 
@@ -208,19 +210,20 @@ static inline int l5_channel_ready(struct l5_channel *channel)
     return l5_load_relaxed(l5_size_word(channel->rx_base, channel->rx_read, channel->ring_bytes)) != 0;
 }
 
-/* Fetch the lines of the next message, and of our next one, while something else is done.  Only for a
- * peer that has sent on without waiting: one that waits looks at those lines all the time. */
-static inline void l5_channel_prefetch(const struct l5_channel *channel)
+/* Fetch the lines of the next message, and of our next one, while something else is done; both are taken
+ * to be as long as the last, `payload_bytes`.  For writing, since those are zeroed and these are filled:
+ * fetched to be read, each line would be asked for again.  Only for a peer that has sent on without
+ * waiting: one that waits looks at those lines all the time. */
+static inline void l5_channel_prefetch(const struct l5_channel *channel, uint32_t payload_bytes)
 {
-    uint64_t last = channel->ring_bytes - 1;
+    uint64_t last = channel->ring_bytes - 1, bytes = l5_padded(payload_bytes);
     const uint8_t *next = channel->rx_base + (channel->rx_read & last);
     const uint8_t *own = channel->tx_base + (channel->tx_write & last);
 
-    __builtin_prefetch(next);
-    __builtin_prefetch(next + L5_ALIGN);
-    __builtin_prefetch(next + 2 * L5_ALIGN);
-    __builtin_prefetch(own, 1);
-    __builtin_prefetch(own + L5_ALIGN, 1);
+    for (uint64_t at = 0; at < bytes && at < L5_FETCH_BYTES; at += L5_ALIGN) {
+        l5_prefetch_to_write(next + at);
+        l5_prefetch_to_write(own + at);
+    }
 }
 
 /* Tell whether what did not fit last time would fit now.  A hint like the one above: all that
