@@ -148,7 +148,7 @@ struct Poller {
     uint64_t lost_ns;          /* how long the GIL was gone when that was last measured */
     uint64_t here_ns, back_ns; /* when we last looked at the clock, and did so after having been away */
     uint32_t turns_in, turns_every; /* waits until the GIL may be given away again, and after the next in vain */
-    int beside;                /* a peer was, or is, a thread of this process, and may want the GIL */
+    int beside;                /* a peer was, or is, in this process: in a thread that wants the GIL, or in ours */
     uint32_t keeps_in;         /* waits until one may be long again */
     uint32_t near_waits;       /* since the last move */
     uint32_t long_sleeps;      /* in a row, */

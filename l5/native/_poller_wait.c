@@ -91,9 +91,12 @@ static int yield(Poller *self, int times)
 }
 
 /* Who serves as well may be its own server.  When another thread of ours computes, its CPU is free as long
- * as we have the GIL; a client leaves at once, a server that has not heard yet of its client's move later. */
+ * as we have the GIL; a client leaves at once, a server that has not heard yet of its client's move later.
+ * A peer in our process has no use for the CPU that we leave: it runs when we return, or has the GIL. */
 static int wants_move(Poller *self)
 {
+    if (self->beside)
+        return 0;
     if (l5_poller_gil_dear(self))
         return ++self->near_waits > (self->serving ? NEAR_WAITS : 0);
     return self->crowd > 1 && !self->serving;

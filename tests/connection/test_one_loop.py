@@ -7,6 +7,7 @@ import pytest
 
 import l5
 from l5 import native
+from l5._wait import current_hub
 
 pytestmark = [pytest.mark.anyio, pytest.mark.shm]
 REQUESTS = 500
@@ -60,3 +61,26 @@ async def test_more_clients_than_are_scanned(tmp_path: Path) -> None:
         for client in clients:
             await client.aclose()
     assert sorted(answers) == sorted(b"%d" % number for number in range(20) for _ in range(3))
+
+
+@pytest.mark.skipif(not native.available, reason=native.reason)
+async def test_nobody_leaves_a_cpu_to_himself(tmp_path: Path) -> None:
+    """Where others compute, each move to another CPU waits until that one is free."""
+
+    async def ask_on(request: bytes) -> bytes:
+        poller.lost(1_000_000)  # as if another thread computed: it is told by the time alone
+        return await behind.request(request)
+
+    async with (
+        l5.serve(echo, f"l5+shm://{tmp_path}/t"),
+        await l5.connect(f"l5+shm://{tmp_path}/t") as behind,
+        l5.serve(ask_on, f"l5+shm://{tmp_path}/s"),
+        await l5.connect(f"l5+shm://{tmp_path}/s") as client,
+    ):
+        poller = current_hub().poller
+        assert poller is not None and poller.movable
+        yields = poller.yields
+        for number in range(100):
+            assert await client.request(b"%d" % number) == b"%d" % number
+        assert poller.yields > yields, "never waited for a peer on its own CPU"
+        assert poller.moves == 0
