@@ -12,15 +12,27 @@ bridge to geopandas; `map` shows a tree to browsers, `_metrics` and `_monitor` w
 is the command ``catfish``; `demo` is ``python -m catfish_app.demo``.
 """
 
-from catfish_app._client import BusyError, IdPieces, RTreeClient
-from catfish_app._geo import GeoIndex, from_geodataframe
-from catfish_app._handler import TreeHandler
-from catfish_app._metrics import TreeCollector
-from catfish_app._offloading import OffloadingClient, OffloadStatistics, SearchReport
-from catfish_app._rtree import RTree, TreeFull, TreeStats
-from catfish_app._server import NativeTree, TreeServer, serve_tree
-from catfish_app._snapshot import SnapshotError
-from catfish_app._wire import ServiceStats
+from importlib.util import find_spec
+
+if find_spec("numpy") is None:  # the command `catfish` says so, without a traceback
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise ImportError(
+            "catfish_app needs numpy, which is not installed."
+            " Install the extra with: pip install 'l5net[catfish]'"
+        )
+else:
+    from catfish_app._client import BusyError, IdPieces, RTreeClient
+    from catfish_app._geo import GeoIndex, from_geodataframe
+    from catfish_app._handler import TreeHandler
+    from catfish_app._metrics import TreeCollector
+    from catfish_app._offloading import OffloadingClient, OffloadStatistics, SearchReport
+    from catfish_app._rtree import RTree, TreeFull, TreeStats
+    from catfish_app._server import NativeTree, TreeServer, serve_tree
+    from catfish_app._snapshot import SnapshotError
+    from catfish_app._wire import ServiceStats
 
 __all__ = [
     "BusyError",

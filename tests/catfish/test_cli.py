@@ -249,3 +249,20 @@ def test_an_extra_that_is_missing(tmp_path: Path) -> None:
         "The command catfish needs typer, which is not installed. "
         "Install the extras with: pip install 'l5net[cli,catfish]'\n"
     )
+
+
+def test_without_numpy(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['numpy'] = None")
+    done = catfish("--help", status=1, PYTHONPATH=str(tmp_path))
+    assert done.stderr == (
+        "The command catfish needs numpy, which is not installed. "
+        "Install the extras with: pip install 'l5net[cli,catfish]'\n"
+    )
+    program = "import sys; sys.modules['numpy'] = None; from catfish_app import RTree"
+    plain = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert plain.stderr.splitlines()[-1] == (
+        "ImportError: catfish_app needs numpy, which is not installed. "
+        "Install the extra with: pip install 'l5net[catfish]'"
+    )
