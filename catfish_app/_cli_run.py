@@ -83,6 +83,8 @@ def innermost(error: BaseException) -> BaseException:
 def _sentence(error: BaseException) -> str:
     if isinstance(error, anyio.BrokenResourceError | anyio.EndOfStream):
         return f"the server closed the connection {error}".strip()
+    if isinstance(error, OSError) and error.strerror and not error.filename:
+        return error.strerror  # without the number
     return str(error) or type(error).__name__
 
 

@@ -24,6 +24,8 @@ SHAPE_EVERY_S = 10.0
 """How often every node is visited, to count them."""
 BARS = " ▁▂▃▄▅▆▇█"
 SPARKS = 40
+PANEL_COLUMNS = 38
+"""What the panel of the load takes beside its sparks."""
 
 
 def top(
@@ -62,7 +64,8 @@ async def _print(monitor: Monitor, interval: float, url: str, once: bool, as_jso
             print(json.dumps(sample.as_dict() | {"mode": mode_of(monitor.client)}), flush=True)
         else:
             shape = await monitor.client.stats()
-            Console(highlight=False).print(Screen(monitor, shape, url).render(sample))
+            console = Console(highlight=False)
+            console.print(Screen(monitor, shape, url).render(sample, console.width))
         if once:
             return
 
@@ -77,7 +80,7 @@ async def _watch(monitor: Monitor, interval: float, url: str) -> None:
             if screen is None or time.monotonic() - counted_at > SHAPE_EVERY_S:
                 screen = Screen(monitor, await monitor.client.stats(), url)
                 counted_at = time.monotonic()
-            live.update(screen.render(sample), refresh=True)
+            live.update(screen.render(sample, live.console.width), refresh=True)
 
 
 class Screen:
@@ -88,34 +91,40 @@ class Screen:
         self._shape = shape
         self._url = url
 
-    def render(self, sample: Sample) -> RenderableType:
-        """Return the whole screen."""
+    def render(self, sample: Sample, width: int) -> RenderableType:
+        """Return the whole screen; on a narrow one the panels stand below each other."""
         report = self._monitor.client.connection.upgrade_report
         head = Text.assemble(
             ("catfish ", "bold cyan"), (self._url, "bold"), f"   {report}\n", style="default"
         )
+        beside = width // 2 - PANEL_COLUMNS >= SPARKS // 2
+        room = (width // 2 if beside else width) - PANEL_COLUMNS
+        load, tree = self._load(sample, max(1, min(room, SPARKS))), self._tree(sample)
+        if not beside:
+            return Group(head, load, tree, self._operations(sample))
         columns = Table.grid(expand=True, padding=(0, 1))
         columns.add_column(ratio=1)
         columns.add_column(ratio=1)
-        columns.add_row(self._load(sample), self._tree(sample))
+        columns.add_row(load, tree)
         return Group(head, columns, self._operations(sample))
 
-    def _load(self, sample: Sample) -> Panel:
+    def _load(self, sample: Sample, bars: int) -> Panel:
         history = list(self._monitor.history)
         lines = Table.grid(padding=(0, 2))
         lines.add_column(style="dim", no_wrap=True)
         lines.add_column(justify="right", no_wrap=True)
         lines.add_column(style="cyan", no_wrap=True)
         rates = [past.rate for past in history]
-        lines.add_row("requests", f"{sample.rate:,.0f}/s", sparks(rates))
+        lines.add_row("requests", f"{sample.rate:,.0f}/s", sparks(rates, bars))
         latencies = [past.p50_us or 0.0 for past in history]
-        lines.add_row("own search p50", microseconds(sample.p50_us), sparks(latencies))
+        lines.add_row("own search p50", microseconds(sample.p50_us), sparks(latencies, bars))
         lines.add_row("own longest", microseconds(sample.max_us), "")
-        busy = ProgressBar(total=1.0, completed=sample.busy_share, width=20)
+        busy = ProgressBar(total=1.0, completed=sample.busy_share, width=min(bars, 20))
         lines.add_row("busy", f"{sample.busy_share:.0%}", busy)
         lines.add_row("own searches", mode_of(self._monitor.client), paths_of(sample))
         workers = str(sample.workers or "Python")
-        lines.add_row("workers", workers, f"{sample.connections} connections")
+        connections = f"{sample.connections} connection{'' if sample.connections == 1 else 's'}"
+        lines.add_row("workers", workers, connections)
         return Panel(lines, title="load", title_align="left", border_style="dim")
 
     def _tree(self, sample: Sample) -> Panel:
@@ -152,8 +161,8 @@ def microseconds(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f} us"
 
 
-def sparks(values: list[float]) -> str:
+def sparks(values: list[float], bars: int) -> str:
     """Draw the last values as bars, the greatest as high as can be."""
-    shown = values[-SPARKS:]
+    shown = values[-bars:]
     most = max(shown, default=0.0) or 1.0
     return "".join(BARS[round(max(0.0, value) / most * (len(BARS) - 1))] for value in shown)

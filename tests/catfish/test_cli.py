@@ -169,7 +169,14 @@ def test_top(start: Start, tmp_path: Path) -> None:
     assert facts["entries"] == 5000 and facts["rate"] > 0 and facts["workers"] == 1
     assert sum(facts["paths"].values()) == 16 and 0 < facts["p50_us"] <= facts["max_us"]
     text = catfish("top", url, "--once", "--interval", "0.1", "--probes", "0").stdout
-    for word in ("5,000", "239, 100% full", "requests", "busy", "no searches", "shm, upgraded"):
+    for word in (
+        "5,000",
+        "239, 100% full",
+        "requests",
+        "own search p50",
+        "no searches",
+        "shm, upgraded",
+    ):
         assert word in text, text
     watching = subprocess.Popen(
         [sys.executable, "-m", "catfish_app", "top", url, "--json", "--interval", "0.05"],
