@@ -11,7 +11,12 @@ not: they come late, and say nothing of the way.  So:
         or now a fourth of the server's                      -> the client
     else, of the requests, the part `server_share`           -> the server
         but not while it has answered nothing for a while    -> the client
-    the rest                                                 -> the client
+    the rest                                                 -> the client,
+        but one of several at a time                         -> the server, if it is not far slower
+
+The last line is for a client that has several requests under way.  Its processor and the server's
+are two; a server that is never without a request of ours gives all that it has, and the others wait
+for nothing meanwhile.  One is enough for that, and if not, then the server is not busy, and says so.
 
 The share is moved by heartbeats, as `BackoffPolicy` moves it, but that a busy server is left only
 if that pays.  The way that is not used is tried so rarely that it costs `explore` of the time.
@@ -48,7 +53,8 @@ MUCH = 4.0
 """So many times slower than the client's own way, the server need not say that it is busy."""
 PRICE = 2.0
 """A busy server is left where the client's own way takes less than so many times as long: each
-request that waits there makes others wait as well."""
+request that waits there makes others wait as well.  And of several requests the server may have one
+where that takes less than so many times as long as here."""
 RETURN_MAX, RETURN_PAYS = 2.0, 1.2
 SHARE_MIN, SHARE_MAX = 1e-4, 0.99
 
@@ -56,7 +62,16 @@ SHARE_MIN, SHARE_MAX = 1e-4, 0.99
 class _Way:
     """What is known of a path."""
 
-    __slots__ = ("count", "floor", "mean", "moved_at", "outstanding", "passed_by", "seen_at")
+    __slots__ = (
+        "count",
+        "floor",
+        "load",
+        "mean",
+        "moved_at",
+        "outstanding",
+        "passed_by",
+        "seen_at",
+    )
 
     def __init__(self) -> None:
         self.outstanding = 0
@@ -67,9 +82,10 @@ class _Way:
     def forget(self) -> None:
         self.count = 0
         self.mean = self.floor = 0.0
+        self.load = 1.0  # requests under way when one was answered, that one too, on average
         self.seen_at = -_INFINITY
 
-    def note(self, latency_s: float, now: float, most: float) -> None:
+    def note(self, latency_s: float, now: float, most: float, load: float) -> None:
         """Take a latency into the average, as at most so many averages, and into the floor."""
         gap = now - self.seen_at
         if self.count < KNOWN:
@@ -89,6 +105,11 @@ class _Way:
             weight = max(weight, gap / (gap + GAP_S))
         self.seen_at = now
         self.mean += (latency_s - self.mean) * weight
+        self.load += (load - self.load) * weight
+
+    def next_s(self) -> float:
+        """Return what one more request will take, where those under way wait for each other."""
+        return self.mean * (self.outstanding + 1) / self.load
 
     def is_due(self, now: float, explore: float) -> bool:
         """Tell whether it may be tried, unused for so long that what it takes is little of that."""
@@ -210,11 +231,13 @@ class AdaptiveModel:
         if client.outstanding and now - client.moved_at > self.stale_s:
             client.outstanding = 0
         if client.count and self._is_shorter():
-            return _SERVER if server.is_due(now, self._explore) else _CLIENT
+            if server.is_due(now, self._explore):
+                return _SERVER
+            return _SERVER if self._may_have_one() else _CLIENT
         credit = self._credit + self.server_share
         if credit < 1.0:
             self._credit = credit
-            return _CLIENT
+            return _SERVER if self._may_have_one() else _CLIENT
         self._credit = credit - 1.0
         if not client.count:
             if self._until_first:
@@ -233,6 +256,13 @@ class AdaptiveModel:
             return False
         return client.floor < server.floor or client.mean * MUCH < server.mean
 
+    def _may_have_one(self) -> bool:
+        """Tell whether the server, which would get nothing, gets one of several requests."""
+        server, client = self._server, self._client
+        if server.outstanding or not client.outstanding or not server.count or not client.count:
+            return False
+        return server.next_s() < client.next_s() * PRICE
+
     def observe(
         self, path: Path, latency_s: float, now: float, reads: int = 0, requests: int = 1
     ) -> None:
@@ -244,14 +274,15 @@ class AdaptiveModel:
         if requests < 0:
             raise ValueError(f"requests={requests}: there are no fewer than 0")
         way = self._server if path is _SERVER else self._client
+        load = max(1.0, way.outstanding / max(1, requests))
         way.outstanding = max(0, way.outstanding - requests)
         if 0.0 <= latency_s < _INFINITY:
-            way.note(latency_s, now, OUTLIER)
+            way.note(latency_s, now, OUTLIER, load)
             way.moved_at = now
         elif not latency_s < 0.0:
             waited_s = now - way.moved_at
             if way.mean < waited_s < _INFINITY and way.count:
-                way.note(waited_s, now, _INFINITY)
+                way.note(waited_s, now, _INFINITY, load)
 
     # ---- heartbeats ------------------------------------------------------------------------------
 

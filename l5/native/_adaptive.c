@@ -5,8 +5,8 @@
  *   heartbeat --> the share takes a step
  *
  *   is the client's own way shorter?  --yes--> the client, the server when it is due for a try
- *     |no
- *   does the share let it go to the server?  --no--> the client
+ *     |no                                      (or has none of several requests, and is not far slower)
+ *   does the share let it go to the server?  --no--> the client, too
  *     |yes
  *   has the server answered lately?  --no--> the client
  *     |yes
@@ -29,7 +29,7 @@ static const double RETURN_MAX = 2.0, RETURN_PAYS = 1.2, SHARE_MIN = 1e-4, SHARE
 typedef struct {
     long long outstanding, passed_by;
     int count; /* of latencies, up to KNOWN */
-    double mean, floor, seen_at, moved_at;
+    double mean, floor, load, seen_at, moved_at; /* load: under way when one was answered, on average */
 } Way;
 
 typedef struct {
@@ -48,11 +48,12 @@ static void way_forget(Way *self)
 {
     self->count = 0;
     self->mean = self->floor = 0.0;
+    self->load = 1.0;
     self->seen_at = -INFINITY;
 }
 
 /* Take a latency into the average, as at most so many averages, and into the floor. */
-static void way_note(Way *self, double latency_s, double now, double most)
+static void way_note(Way *self, double latency_s, double now, double most, double load)
 {
     double weight, gap = now - self->seen_at;
 
@@ -79,6 +80,13 @@ static void way_note(Way *self, double latency_s, double now, double most)
     }
     self->seen_at = now;
     self->mean += (latency_s - self->mean) * weight;
+    self->load += (load - self->load) * weight;
+}
+
+/* What one more request will take, where those under way wait for each other. */
+static double way_next_s(const Way *self)
+{
+    return self->mean * (double)(self->outstanding + 1) / self->load;
 }
 
 static int way_is_due(const Way *self, double now, double explore)
@@ -135,6 +143,14 @@ static int is_shorter(const Way *server, const Way *client)
     return client->floor < server->floor || client->mean * MUCH < server->mean;
 }
 
+/* Whether the server, which would get nothing, gets one of several requests. */
+static int may_have_one(const Way *server, const Way *client)
+{
+    if (server->outstanding || !client->outstanding || !server->count || !client->count)
+        return 0;
+    return way_next_s(server) < way_next_s(client) * PRICE;
+}
+
 static int next_path(Adaptive *self, double now)
 {
     Way *server = &self->of[SERVER], *client = &self->of[CLIENT];
@@ -143,11 +159,11 @@ static int next_path(Adaptive *self, double now)
     way_forgive(server, now, self->stale_s);
     way_forgive(client, now, self->stale_s);
     if (client->count && is_shorter(server, client))
-        return way_is_due(server, now, self->explore) ? SERVER : CLIENT;
+        return way_is_due(server, now, self->explore) || may_have_one(server, client) ? SERVER : CLIENT;
     credit = self->credit + self->server_share;
     if (credit < 1.0) {
         self->credit = credit;
-        return CLIENT;
+        return may_have_one(server, client) ? SERVER : CLIENT;
     }
     self->credit = credit - 1.0;
     if (!client->count) {
@@ -231,7 +247,7 @@ static PyObject *adaptive_observe(Adaptive *self, PyObject *const *args, Py_ssiz
 {
     PyObject *all[L5_OBSERVE_MAX] = {NULL};
     long long requests = 1;
-    double latency_s, now;
+    double latency_s, now, load;
     Way *way;
 
     if (l5_policy_observed(all, args, count, names) < 0)
@@ -248,15 +264,17 @@ static PyObject *adaptive_observe(Adaptive *self, PyObject *const *args, Py_ssiz
             return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "requests=%lld: there are no fewer than 0", requests);
     }
     way = &self->of[all[0] == l5_policy_paths[SERVER] ? SERVER : CLIENT];
+    load = (double)way->outstanding / (double)(requests > 1 ? requests : 1);
+    load = load > 1.0 ? load : 1.0;
     way->outstanding = way->outstanding > requests ? way->outstanding - requests : 0;
     if (latency_s >= 0.0 && latency_s < INFINITY) {
-        way_note(way, latency_s, now, OUTLIER);
+        way_note(way, latency_s, now, OUTLIER, load);
         way->moved_at = now;
     } else if (!(latency_s < 0.0)) { /* came to nothing: it took longer than usual until then, or says nothing */
         double waited_s = now - way->moved_at;
 
         if (way->mean < waited_s && waited_s < INFINITY && way->count)
-            way_note(way, waited_s, now, INFINITY);
+            way_note(way, waited_s, now, INFINITY, load);
     }
     Py_RETURN_NONE;
 }
