@@ -16,7 +16,7 @@ not: they come late, and say nothing of the way.  So:
 
 The last line is for a client that has several requests under way.  Its processor and the server's
 are two; a server that is never without a request of ours gives all that it has, and the others wait
-for nothing meanwhile.  One is enough for that, and if not, then the server is not busy, and says so.
+for nothing meanwhile.  One is enough for that; if not, then the server is not busy, and says so.
 
 The share is moved by heartbeats, as `BackoffPolicy` moves it, but that a busy server is left only
 if that pays.  The way that is not used is tried so rarely that it costs `explore` of the time.
@@ -57,12 +57,16 @@ request that waits there makes others wait as well.  And of several requests the
 where that takes less than so many times as long as here."""
 RETURN_MAX, RETURN_PAYS = 2.0, 1.2
 SHARE_MIN, SHARE_MAX = 1e-4, 0.99
+WINDOW = 4.0
+"""Intervals of heartbeats that latencies are summed up over, outliers and all: a server that is
+held back for the rest of each period answers most requests fast, and some not until then."""
 
 
 class _Way:
     """What is known of a path."""
 
     __slots__ = (
+        "answers",
         "count",
         "floor",
         "load",
@@ -71,6 +75,9 @@ class _Way:
         "outstanding",
         "passed_by",
         "seen_at",
+        "sum_s",
+        "whole",
+        "window_at",
     )
 
     def __init__(self) -> None:
@@ -83,7 +90,21 @@ class _Way:
         self.count = 0
         self.mean = self.floor = 0.0
         self.load = 1.0  # requests under way when one was answered, that one too, on average
-        self.seen_at = -_INFINITY
+        self.seen_at = self.window_at = -_INFINITY
+        self.sum_s = self.whole = (
+            0.0  # of a window so far; what all of the last one took on average
+        )
+        self.answers = 0
+
+    def add(self, latency_s: float, now: float, window_s: float) -> None:
+        """Add a latency to its window, which is over with the first one that comes late enough."""
+        if self.window_at == -_INFINITY:
+            self.window_at = now
+        self.sum_s += latency_s
+        self.answers += 1
+        if now - self.window_at >= window_s:
+            self.whole = self.sum_s / self.answers
+            self.window_at, self.sum_s, self.answers = now, 0.0, 0
 
     def note(self, latency_s: float, now: float, most: float, load: float) -> None:
         """Take a latency into the average, as at most so many averages, and into the floor."""
@@ -107,9 +128,13 @@ class _Way:
         self.mean += (latency_s - self.mean) * weight
         self.load += (load - self.load) * weight
 
+    def takes_s(self) -> float:
+        """Return what requests take, those too that waited for the end of a period."""
+        return max(self.mean, self.whole)
+
     def next_s(self) -> float:
         """Return what one more request will take, where those under way wait for each other."""
-        return self.mean * (self.outstanding + 1) / self.load
+        return self.takes_s() * (self.outstanding + 1) / self.load
 
     def is_due(self, now: float, explore: float) -> bool:
         """Tell whether it may be tried, unused for so long that what it takes is little of that."""
@@ -277,6 +302,7 @@ class AdaptiveModel:
         load = max(1.0, way.outstanding / max(1, requests))
         way.outstanding = max(0, way.outstanding - requests)
         if 0.0 <= latency_s < _INFINITY:
+            way.add(latency_s, now, self.interval_s * WINDOW)
             way.note(latency_s, now, OUTLIER, load)
             way.moved_at = now
         elif not latency_s < 0.0:
@@ -307,7 +333,7 @@ class AdaptiveModel:
 
     def _pays(self) -> bool:
         server, client = self._server, self._client
-        return not server.count or client.mean < server.mean * PRICE
+        return not server.count or client.mean < server.takes_s() * PRICE
 
     def _return(self, factor: float) -> None:
         self.busy_rounds = 0

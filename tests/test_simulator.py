@@ -15,7 +15,8 @@ from benchmarks.catfish._figure import Scope
 from benchmarks.link_model import SlowConnection
 from benchmarks.simulator import costs, methods
 from benchmarks.simulator.clock import Clock
-from benchmarks.simulator.cluster import Cores, Lock, Result, Setting, simulate
+from benchmarks.simulator.cluster import Method, Result, Setting, simulate
+from benchmarks.simulator.cores import Cores, Limited, Lock
 from benchmarks.simulator.link import LinkSpec, Pipe
 from benchmarks.simulator.threads import Crowd, mean_latency_s
 
@@ -81,6 +82,23 @@ def test_who_waits_for_a_lock_is_busy() -> None:
     cores, lock = Cores(2, 1.0), Lock()
     assert [cores.take(0.0, 0.25, lock, 0.5) for _ in range(2)] == [0.25, 0.75]
     assert cores.busy_share(0) == 0.5
+
+
+def test_who_has_used_up_a_quota_waits_for_the_next_period() -> None:
+    worker = Limited(0.25, 1.0)
+    assert [worker.take(0.0, 0.125) for _ in range(4)] == [0.125, 0.25, 1.125, 1.25]
+    assert worker.take(2.5, 0.375) == 3.125
+    worker.take(4.0, 1.0)  # to the end of the eighth period
+    assert worker.take(9.0, 0.0) == 9.0
+    assert worker.busy_share(8) == 0.0
+    assert worker.busy_share(9) == 1.0
+
+
+def test_a_quota_that_is_seldom_used_up_is_used_in_part() -> None:
+    worker = Limited(0.5, 1.0)
+    for period in range(10):
+        worker.take(float(period), 0.25)
+    assert worker.busy_share(9) == 0.5
 
 
 # ---- shapes
@@ -186,6 +204,41 @@ def test_polling_costs_the_square_of_the_clients_and_sleeping_their_number() -> 
 
     assert 12.0 < grows(True, 40, 160) < 20.0
     assert 3.8 < grows(False, 40, 160) < 4.2
+
+
+@pytest.mark.parametrize(("clients", "request_s"), [(1, 25e-6), (2, 25e-6), (2, 80e-6)])
+def test_a_client_with_several_requests_uses_both_processors(
+    clients: int, request_s: float
+) -> None:
+    """A server with a tenth of a processor, and clients that pay for asking, too.
+
+    What asking takes of their processors is lost to their own searches.  Of what is possible then,
+    as of the sum of what either way does alone, they reach nearly all.
+    """
+    link = LinkSpec(10e9 / 8, latency_s=20e-6, verb_s=1e-6)
+    of = attrs.evolve(costs.MEASURED["1e-05"], message_s=20e-6)
+    here = Setting(
+        of,
+        1,
+        clients,
+        at_once=4,
+        request_s=request_s,
+        round_s=30e-6,
+        quota=0.1,
+        warm_up_s=0.15,
+        seconds=0.45,
+    )
+    server, client, adaptive = (
+        simulate(Method(name, link, policy), here).rate
+        for name, policy in (
+            (methods.EVENT, methods.server_only),
+            (methods.MULTI, methods.client_only),
+            (methods.ADAPTIVE, methods.adaptive),
+        )
+    )
+    possible = server + client * (1.0 - server * request_s / clients)
+    assert adaptive >= 0.95 * possible
+    assert adaptive >= 0.8 * (server + client)
 
 
 def test_a_run_can_be_repeated() -> None:

@@ -6,9 +6,11 @@
 The server's link carries all answers and all reads: what is read by one client another one waits
 for.  An insert goes to the server, always; there one writer at a time is in the tree, and a worker
 that waits for its turn is busy.
+
+A client is one loop, or some (`at_once`) that share a policy and a processor, which asking takes
+`request_s` of and each round of reads `round_s`.
 """
 
-import heapq
 import random
 from collections.abc import Callable
 
@@ -16,6 +18,7 @@ import attrs
 
 import l5
 from benchmarks.simulator.clock import Clock
+from benchmarks.simulator.cores import Cores, Limited, Lock
 from benchmarks.simulator.costs import NODE_BYTES, REQUEST_BYTES, Costs
 from benchmarks.simulator.link import LinkSpec, Pipe
 
@@ -51,6 +54,11 @@ class Setting:
     writer_share: float = 0.1
     """Part of an insert during which no other is in the tree."""
     think_s: float = 0.5e-6
+    at_once: int = 1
+    request_s: float = 0.0
+    round_s: float = 0.0
+    quota: float = 0.0
+    """What the server may use of one processor, in each interval of heartbeats; 0: all `cores`."""
     seconds: float = 0.4
     warm_up_s: float = 0.2
     seed: int = 1
@@ -69,53 +77,6 @@ class Result:
     """The part of the searches that clients did themselves."""
 
 
-class Cores:
-    """Workers that take what came first; they know how busy they are."""
-
-    def __init__(self, count: int, window_s: float) -> None:
-        self._free = [0.0] * count
-        self._window_s = window_s
-        self._busy: dict[int, float] = {}
-
-    def take(
-        self, at: float, work_s: float, lock: "Lock | None" = None, held_s: float = 0.0
-    ) -> float:
-        """Return when work that came at `at` is done."""
-        begin = max(heapq.heappop(self._free), at)
-        end = begin + work_s
-        if lock is not None:
-            end += lock.wait(begin, held_s)
-        heapq.heappush(self._free, end)
-        self._note(begin, end)
-        return end
-
-    def _note(self, begin: float, end: float) -> None:
-        while begin < end:
-            window = int(begin / self._window_s + 1e-9)
-            upto = min(end, (window + 1) * self._window_s)
-            if upto <= begin:
-                upto = end
-            self._busy[window] = self._busy.get(window, 0.0) + upto - begin
-            begin = upto
-
-    def busy_share(self, window: int) -> float:
-        """Return how busy they were in a window, all together."""
-        return min(1.0, self._busy.pop(window, 0.0) / (self._window_s * len(self._free)))
-
-
-class Lock:
-    """One at a time."""
-
-    def __init__(self) -> None:
-        self._free = 0.0
-
-    def wait(self, at: float, held_s: float) -> float:
-        """Take it for a while; return how long that had to wait."""
-        begin = max(self._free, at)
-        self._free = begin + held_s
-        return begin - at
-
-
 class Cluster:
     """One run."""
 
@@ -123,7 +84,11 @@ class Cluster:
         self.method, self.setting = method, setting
         self.clock = Clock()
         self.out = Pipe(method.link)
-        self.cores = Cores(setting.cores, HEARTBEAT_S)
+        self.cores = (
+            Limited(setting.quota, HEARTBEAT_S)
+            if setting.quota
+            else Cores(setting.cores, HEARTBEAT_S)
+        )
         self.lock = Lock()
         chance = random.Random(setting.seed)
         self.clients = [
@@ -149,7 +114,8 @@ class Cluster:
     def run(self) -> Result:
         setting, clock = self.setting, self.clock
         for number, client in enumerate(self.clients):
-            clock.at(number * 1e-6, client.next)
+            for task in client.tasks:
+                clock.at(number * 1e-6, task.next)
         clock.at(HEARTBEAT_S, self._beat, 1)
         clock.run(setting.warm_up_s)
         bytes_before = self.out.bytes_sent
@@ -188,15 +154,16 @@ class Cluster:
 
 
 class Client:
-    """One closed loop."""
+    """Closed loops that share a policy and a processor."""
 
     def __init__(self, cluster: Cluster, chance: random.Random) -> None:
         self.cluster = cluster
         self.policy = cluster.method.policy(chance)
         self.chance = chance.random
+        self.core = Cores(1, HEARTBEAT_S)
         self.latencies: list[float] = []
         self.searches = self.offloaded = 0
-        self._began = 0.0
+        self.tasks = [Task(self) for _ in range(cluster.setting.at_once)]
 
     def begin_to_count(self) -> None:
         self.latencies.clear()
@@ -205,51 +172,86 @@ class Client:
     def hear(self, busy_share: float, sequence: int) -> None:
         self.policy.heartbeat(busy_share, sequence, self.cluster.clock.now)
 
+    def works(self, work_s: float) -> float:
+        """Return when the client's processor has done this."""
+        now = self.cluster.clock.now
+        return self.core.take(now, work_s) if work_s else now
+
+
+class Task:
+    """One closed loop."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.cluster = client.cluster
+        self._began = 0.0
+
     def next(self) -> None:
         """Make the next request."""
-        cluster = self.cluster
+        cluster, client = self.cluster, self.client
         now = self._began = cluster.clock.now
-        setting, latency_s = cluster.setting, cluster.method.link.latency_s
-        if setting.insert_share and self.chance() < setting.insert_share:
-            held_s = setting.writer_share * setting.costs.insert_s
-            end = cluster.cores.take(now + latency_s, cluster.insert_s, cluster.lock, held_s)
-            cluster.clock.at(end, self._answered, REQUEST_BYTES, None)
+        setting = cluster.setting
+        if setting.insert_share and client.chance() < setting.insert_share:
+            cluster.clock.at(client.works(setting.request_s / 2), self._ask, None)
             return
-        path = self.policy.choose(now)
-        self.searches += 1
+        path = client.policy.choose(now)
+        client.searches += 1
         if path is l5.Path.SERVER:
-            end = cluster.cores.take(now + latency_s, cluster.search_s)
-            cluster.clock.at(end, self._answered, setting.costs.reply_bytes, path)
+            cluster.clock.at(client.works(setting.request_s / 2), self._ask, path)
         else:
-            self.offloaded += 1
+            client.offloaded += 1
             self._read(0)
+
+    def _ask(self, path: l5.Path | None) -> None:
+        cluster = self.cluster
+        setting, arrives = cluster.setting, cluster.clock.now + cluster.method.link.latency_s
+        if path is None:
+            held_s = setting.writer_share * setting.costs.insert_s
+            end = cluster.cores.take(arrives, cluster.insert_s, cluster.lock, held_s)
+            cluster.clock.at(end, self._answered, REQUEST_BYTES, None)
+        else:
+            end = cluster.cores.take(arrives, cluster.search_s)
+            cluster.clock.at(end, self._answered, setting.costs.reply_bytes, path)
 
     def _answered(self, size_bytes: int, path: l5.Path | None) -> None:
         arrives = self.cluster.out.send(size_bytes, self.cluster.clock.now)
-        self.cluster.clock.at(arrives, self._done, path, 0)
+        self.cluster.clock.at(arrives, self._noticed, path)
+
+    def _noticed(self, path: l5.Path | None) -> None:
+        heard = self.client.works(self.cluster.setting.request_s / 2)
+        self.cluster.clock.at(heard, self._done, path, 0)
 
     def _read(self, round_number: int) -> None:
         """Read the nodes of a level: their number is the mean, and chance for the rest of it."""
         cluster = self.cluster
         mean = cluster.rounds[round_number]
-        nodes = int(mean) + (self.chance() < mean - int(mean))
+        nodes = int(mean) + (self.client.chance() < mean - int(mean))
         now = cluster.clock.now
         if nodes:
             asked = now + cluster.method.link.latency_s
             now = cluster.out.send(nodes * NODE_BYTES, asked, verbs=nodes)
-        ready = now + nodes * cluster.setting.costs.node_s
-        last = round_number + 1 == len(cluster.rounds)
-        if last:
+        cluster.clock.at(now, self._look, round_number, nodes)
+
+    def _look(self, round_number: int, nodes: int) -> None:
+        cluster, setting = self.cluster, self.cluster.setting
+        looks_s = nodes * setting.costs.node_s
+        # A processor is shared only where asking takes some of it as well.
+        ready = (
+            self.client.works(setting.round_s + looks_s)
+            if setting.round_s
+            else cluster.clock.now + looks_s
+        )
+        if round_number + 1 == len(cluster.rounds):
             cluster.clock.at(ready, self._done, l5.Path.CLIENT, len(cluster.rounds))
         else:
             cluster.clock.at(ready, self._read, round_number + 1)
 
     def _done(self, path: l5.Path | None, reads: int) -> None:
-        clock = self.cluster.clock
+        clock, client = self.cluster.clock, self.client
         taken = clock.now - self._began
-        self.latencies.append(taken)
+        client.latencies.append(taken)
         if path is not None:
-            self.policy.observe(path, taken, clock.now, reads)
+            client.policy.observe(path, taken, clock.now, reads)
         clock.at(clock.now + self.cluster.setting.think_s, self.next)
 
 

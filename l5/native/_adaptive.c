@@ -23,13 +23,17 @@ enum { KNOWN = 8, FIRST = 64, TRIED_AFTER = 32 };
 
 static const double AVERAGED = 32.0, GAP_S = 1.0, OUTLIER = 4.0;
 static const double FLOOR_FALL = 0.125, FLOOR_RISE = 0.00390625, FLOOR_RISE_S = 1.0;
-static const double MUCH = 4.0, PRICE = 2.0;
+static const double MUCH = 4.0, PRICE = 2.0, WINDOW = 4.0;
 static const double RETURN_MAX = 2.0, RETURN_PAYS = 1.2, SHARE_MIN = 1e-4, SHARE_MAX = 0.99;
 
 typedef struct {
     long long outstanding, passed_by;
     int count; /* of latencies, up to KNOWN */
-    double mean, floor, load, seen_at, moved_at; /* load: under way when one was answered, on average */
+    double mean, floor, seen_at, moved_at;
+    double load;                  /* under way when one was answered, on average */
+    double whole;                 /* what all took on average, in the last window */
+    double window_at, sum_s;      /* of this one */
+    long long answers;
 } Way;
 
 typedef struct {
@@ -49,7 +53,30 @@ static void way_forget(Way *self)
     self->count = 0;
     self->mean = self->floor = 0.0;
     self->load = 1.0;
-    self->seen_at = -INFINITY;
+    self->seen_at = self->window_at = -INFINITY;
+    self->sum_s = self->whole = 0.0;
+    self->answers = 0;
+}
+
+/* Add a latency to its window, which is over with the first one that comes late enough. */
+static void way_add(Way *self, double latency_s, double now, double window_s)
+{
+    if (self->window_at == -INFINITY)
+        self->window_at = now;
+    self->sum_s += latency_s;
+    self->answers++;
+    if (now - self->window_at >= window_s) {
+        self->whole = self->sum_s / (double)self->answers;
+        self->window_at = now;
+        self->sum_s = 0.0;
+        self->answers = 0;
+    }
+}
+
+/* What requests take, those too that waited for the end of a period. */
+static double way_takes_s(const Way *self)
+{
+    return self->mean > self->whole ? self->mean : self->whole;
 }
 
 /* Take a latency into the average, as at most so many averages, and into the floor. */
@@ -86,7 +113,7 @@ static void way_note(Way *self, double latency_s, double now, double most, doubl
 /* What one more request will take, where those under way wait for each other. */
 static double way_next_s(const Way *self)
 {
-    return self->mean * (double)(self->outstanding + 1) / self->load;
+    return way_takes_s(self) * (double)(self->outstanding + 1) / self->load;
 }
 
 static int way_is_due(const Way *self, double now, double explore)
@@ -180,7 +207,7 @@ static int next_path(Adaptive *self, double now)
 
 static int leaving_pays(const Adaptive *self)
 {
-    return !self->of[SERVER].count || self->of[CLIENT].mean < self->of[SERVER].mean * PRICE;
+    return !self->of[SERVER].count || self->of[CLIENT].mean < way_takes_s(&self->of[SERVER]) * PRICE;
 }
 
 static int is_ready(const Adaptive *self)
@@ -268,6 +295,7 @@ static PyObject *adaptive_observe(Adaptive *self, PyObject *const *args, Py_ssiz
     load = load > 1.0 ? load : 1.0;
     way->outstanding = way->outstanding > requests ? way->outstanding - requests : 0;
     if (latency_s >= 0.0 && latency_s < INFINITY) {
+        way_add(way, latency_s, now, self->interval_s * WINDOW);
         way_note(way, latency_s, now, OUTLIER, load);
         way->moved_at = now;
     } else if (!(latency_s < 0.0)) { /* came to nothing: it took longer than usual until then, or says nothing */

@@ -166,7 +166,45 @@ def test_requests_of_both_kinds_alternate(make: Any) -> None:
     assert asked(policy, 100, 1e-4, 1.5e-4, 0.02).count("S") in (28, 29, 30)
 
 
+def test_answers_that_wait_for_the_end_of_a_period_count_in_full(make: Any) -> None:
+    """One in 41 takes 10 ms: as an outlier it would count as four of the others."""
+    policy = make()
+    asked(policy, 65, 1e-4, 5e-4, 0.0)
+    for number in range(10):
+        now = 0.01 * (number + 1)
+        asked(policy, 40, 1e-4, 5e-4, now)
+        policy.observe(S, 1e-2, now + 0.005)
+    assert policy.client_s > policy.server_s * 2.0
+    busy(policy, 1, 0.11)
+    assert policy.server_share < 1.0
+
+
 # ---- requests under way
+
+
+def test_one_of_several_goes_to_a_busy_server(make: Any) -> None:
+    """The others wait for nothing meanwhile; who has only one lets the share decide."""
+    policy = make()
+    asked(policy, 300, 1e-4, 1.5e-4, 0.0)
+    busy(policy, 40, 0.03)
+    assert policy.server_share == pytest.approx(1e-4)
+    assert asked(policy, 20, 1e-4, 1.5e-4, 0.03) == "C" * 20
+    assert [policy.choose(0.033) for _ in range(4)] == [C, S, C, C]
+    policy.observe(C, 1.5e-4, 0.0331)
+    assert policy.choose(0.0331) is C
+    policy.observe(S, 1e-4, 0.0332)
+    assert [policy.choose(0.0332) for _ in range(2)] == [S, C]
+
+
+def test_a_server_far_slower_than_all_of_ours_gets_none(make: Any) -> None:
+    """With one under way here, ours take twice 0.1 ms: the server may take up to four."""
+    for server_s, first in ((3.9e-4, S), (4.1e-4, C)):
+        policy = make()
+        asked(policy, 300, 1e-4, 1e-4, 0.0)
+        for number in range(300):
+            policy.observe(S, server_s, 0.03 + number * 1e-4)
+        busy(policy, 40, 0.06)
+        assert [policy.choose(0.06), policy.choose(0.06)] == [C, first]
 
 
 def test_a_server_that_answers_nothing_gets_no_more(make: Any) -> None:
