@@ -201,6 +201,7 @@ void l5_ring_unmap(Ring *self);
 int l5_ring_peek(Ring *self, struct l5_frame *frame);
 PyObject *l5_ring_take(Ring *self, const struct l5_frame *frame);
 int l5_ring_send_frame(Ring *self, int kind, int flags, uint64_t id, const Py_buffer *view);
+int l5_ring_send_bytes(Ring *self, int kind, int flags, uint64_t id, const void *bytes, Py_ssize_t size);
 void l5_ring_data_taken(Ring *self, uint64_t size);
 void l5_ring_data_arrived(Ring *self, uint64_t size);
 PyObject *l5_ring_hush(Ring *self, PyObject *ignored);
@@ -259,7 +260,7 @@ void l5_note_handled(Poller *self);
 
 /* _serve.c */
 PyObject *l5_hand_up(const char *what, PyObject *source, uint64_t id, PyObject *first, PyObject *second);
-PyObject *l5_handle(PyObject *source, uint64_t id, PyObject *payload, PyObject *handler);
+int l5_handle(PyObject *source, uint64_t id, PyObject *payload, PyObject *handler, PyObject **up);
 
 /* _lanes.c */
 extern const char l5_glance_doc[];

@@ -186,7 +186,7 @@ static PyObject *turn(Poller *self, Lane *lane, PyObject *handler, uint32_t quot
         if (handler == Py_None)
             up = l5_hand_up("request", (PyObject *)lane, id, Py_NewRef(payload), NULL);
         else
-            up = l5_handle((PyObject *)lane, id, payload, handler);
+            l5_handle((PyObject *)lane, id, payload, handler, &up);
         l5_note_handled(self);
         Py_DECREF(payload);
         if (PyErr_Occurred() || l5_poller_due(self))

@@ -49,19 +49,39 @@ static int take_room(Ring *ring)
     return 1;
 }
 
-/* Look at every ring once, the next one first, and handle at most one request of each: fair.
- * NULL without an exception: nothing (more) was found; *progress tells whether anything was. */
-static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *progress)
+enum found { HANDED_UP = -1, NOTHING = 0, SOME = 1 };
+
+/* Call the handler for one request; count for whom it was. */
+static int handle(Poller *self, Ring *ring, uint64_t id, PyObject *payload, PyObject *handler, PyObject **up)
 {
+    const struct l5_channel *channel = &ring->channel;
+    uint64_t bells = channel->bells_rung;
+    int answered;
+
+    l5_ring_begin_latency(ring);
+    answered = l5_handle((PyObject *)ring, id, payload, handler, up);
+    if (answered)
+        l5_ring_end_latency(ring);
+    if (channel->cpu < 0 || channel->peer_cpu != channel->cpu)
+        self->since_turn++;
+    else if (channel->bells_rung == bells)
+        self->owes_turn = 1;
+    l5_note_handled(self);
+    return answered ? SOME : HANDED_UP;
+}
+
+/* Look at every ring once, the next one first, and handle at most one request of each: fair.
+ * HANDED_UP: *up is for Python; or an exception is set, and it is NULL. */
+static enum found scan(Poller *self, PyObject *server, PyObject *handler, PyObject **up)
+{
+    enum found found = NOTHING;
     struct l5_frame frame;
     uint32_t count = self->count;
-    int cpu = l5_cpu();
 
-    for (uint32_t i = 0; i < count && i < self->count; i++) {
+    for (uint32_t i = 0; i < count && i < self->count && found != HANDED_UP; i++) {
         uint32_t at = self->cursor + 1 < self->count ? self->cursor + 1 : 0;
         Ring *ring = self->rings[at];
-        PyObject *payload, *up;
-        uint64_t bells;
+        PyObject *payload;
         int rc;
 
         self->cursor = at;
@@ -69,17 +89,18 @@ static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *pr
             ring->sends_on = 0;
             if (!take_room(ring))
                 continue;
-            *progress = 1;
-            return Py_NewRef((PyObject *)ring);
+            *up = Py_NewRef((PyObject *)ring);
+            return HANDED_UP;
         }
-        *progress = 1;
         rc = l5_channel_peek(&ring->channel, &frame);
         if (rc != 1 || ring->server != server || frame.kind != L5_REQUEST || frame.flags ||
-            ring->partials || ring->handling >= ring->handling_max)
-            return Py_NewRef((PyObject *)ring); /* the generic path sorts it out */
+            ring->partials || ring->handling >= ring->handling_max) {
+            *up = Py_NewRef((PyObject *)ring); /* the generic path sorts it out */
+            return HANDED_UP;
+        }
         payload = l5_ring_take(ring, &frame);
         if (!payload)
-            return NULL;
+            return HANDED_UP;
         if (ring->sends_on)
             l5_channel_prefetch(&ring->channel, frame.size);
         ring->sends_on = 1;
@@ -87,41 +108,32 @@ static PyObject *scan(Poller *self, PyObject *server, PyObject *handler, int *pr
         self->streak++;
         Py_INCREF(ring); /* the handler may close it, and so may what the garbage collector ends */
         if (handler == Py_None) {
-            up = l5_hand_up("request", (PyObject *)ring, frame.id, payload, NULL);
-            Py_DECREF(ring);
-            return up;
+            *up = l5_hand_up("request", (PyObject *)ring, frame.id, payload, NULL);
+            found = HANDED_UP;
+        } else {
+            found = handle(self, ring, frame.id, payload, handler, up);
+            Py_DECREF(payload);
         }
-        l5_ring_begin_latency(ring);
-        bells = ring->channel.bells_rung;
-        up = l5_handle((PyObject *)ring, frame.id, payload, handler);
-        if (!up)
-            l5_ring_end_latency(ring);
-        if (cpu < 0 || ring->channel.peer_cpu != cpu)
-            self->since_turn++;
-        else if (ring->channel.bells_rung == bells)
-            self->owes_turn = 1;
-        l5_note_handled(self);
         Py_DECREF(ring);
-        Py_DECREF(payload);
-        if (up || PyErr_Occurred())
-            return up;
     }
-    return NULL;
+    return found;
 }
 
 /* Rings, then lanes; lanes first after a ring was handed up, for another may be there each time. */
-static PyObject *serve_all(Poller *self, PyObject *server, PyObject *handler, int *progress)
+static enum found serve_all(Poller *self, PyObject *server, PyObject *handler, PyObject **up)
 {
-    PyObject *up = NULL;
+    enum found found = SOME; /* of the lanes or not: the rings have not been looked at */
+    int progress = 0;
 
-    if (self->lanes_wait)
-        *progress = 1; /* of the lanes or not: the rings have not been looked at */
-    else
-        up = scan(self, server, handler, progress);
-    self->lanes_wait = up && self->hot_count;
-    if (!up && !PyErr_Occurred() && self->hot_count)
-        up = l5_lanes_turn(self, server, handler, progress);
-    return up;
+    if (!self->lanes_wait)
+        found = scan(self, server, handler, up);
+    self->lanes_wait = *up && self->hot_count;
+    if (found == HANDED_UP || !self->hot_count)
+        return found;
+    *up = l5_lanes_turn(self, server, handler, &progress);
+    if (*up || PyErr_Occurred())
+        return HANDED_UP;
+    return progress ? SOME : found;
 }
 
 PyDoc_STRVAR(serve_doc,
@@ -139,17 +151,17 @@ static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t co
     if (!l5_poller_ok(self))
         return NULL;
     for (;;) {
-        int progress = 0;
-        PyObject *up;
+        PyObject *up = NULL;
+        enum found found;
 
         if (turn_is_over(self)) {
             up = l5_spots_next(self); /* its turn has come, however busy the rings are */
             return up ? up : Py_NewRef(Py_True);
         }
-        up = serve_all(self, args[0], args[1], &progress);
-        if (up || PyErr_Occurred())
+        found = serve_all(self, args[0], args[1], &up);
+        if (found == HANDED_UP)
             return up;
-        if (progress || l5_poller_due(self)) {
+        if (found || l5_poller_due(self)) {
             self->waits = 0;
             l5_poller_give_turn(self);
             continue;

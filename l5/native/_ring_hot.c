@@ -27,19 +27,24 @@ PyObject *l5_ring_take(Ring *self, const struct l5_frame *frame)
     return bytes;
 }
 
-int l5_ring_send_frame(Ring *self, int kind, int flags, uint64_t id, const Py_buffer *view)
+int l5_ring_send_bytes(Ring *self, int kind, int flags, uint64_t id, const void *bytes, Py_ssize_t size)
 {
     int rc;
 
-    if (view->len > (Py_ssize_t)self->channel.tx_limit)
+    if (size > (Py_ssize_t)self->channel.tx_limit)
         return -EMSGSIZE;
-    rc = l5_channel_send(&self->channel, kind, flags, id, NULL, 0, view->buf, (uint32_t)view->len);
+    rc = l5_channel_send(&self->channel, kind, flags, id, NULL, 0, bytes, (uint32_t)size);
     if (!rc) {
         l5_poller_stir(self); /* an answer may come */
         self->frames_sent++;
-        self->bytes_sent += (uint64_t)view->len;
+        self->bytes_sent += (uint64_t)size;
     }
     return rc;
+}
+
+int l5_ring_send_frame(Ring *self, int kind, int flags, uint64_t id, const Py_buffer *view)
+{
+    return l5_ring_send_bytes(self, kind, flags, id, view->buf, view->len);
 }
 
 /* Account for a data message that the application took; tell the peer now and then. */

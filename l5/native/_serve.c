@@ -1,16 +1,29 @@
 /* One request in `Poller.serve`: the handler is called, its answer sent.  See _fast.h and _lane.h. */
 #include "_lane.h"
 
-/* Send the answer to a request; 1 sent, 0 not (the generic path must), -1 error. */
+/* Send the answer to a request; 1 sent, 0 not (the generic path must), -1 error.  It is the poller's
+ * thread that calls: of what l5_ring_ready looks at, a handler can only have closed the ring. */
 static int answer_on_ring(Ring *ring, uint64_t id, PyObject *reply)
 {
-    Py_buffer view;
     int rc;
 
-    if (!l5_ring_ready(ring) || l5_ring_get_payload(ring, reply, &view) < 0)
+    if (!ring->open) {
+        PyErr_SetNone(l5_ClosedResourceError);
         return -1;
-    rc = ring->queued ? -EAGAIN : l5_ring_send_frame(ring, L5_RESPONSE, 0, id, &view);
-    PyBuffer_Release(&view);
+    }
+    ring->calls++;
+    if (ring->queued)
+        return 0;
+    if (PyBytes_CheckExact(reply)) {
+        rc = l5_ring_send_bytes(ring, L5_RESPONSE, 0, id, PyBytes_AS_STRING(reply), PyBytes_GET_SIZE(reply));
+    } else {
+        Py_buffer view;
+
+        if (l5_ring_get_payload(ring, reply, &view) < 0)
+            return -1;
+        rc = ring->queued ? -EAGAIN : l5_ring_send_frame(ring, L5_RESPONSE, 0, id, &view);
+        PyBuffer_Release(&view);
+    }
     if (rc == -EAGAIN || rc == -EMSGSIZE || rc == -EBUSY)
         return 0;
     if (rc) {
@@ -68,19 +81,31 @@ static PyObject *caught(void)
 #endif
 }
 
-/* Run the handler as far as it goes without suspending, and answer.  NULL without an exception:
- * answered.  The first step of a coroutine is taken here; one that suspends is handed up with what
- * it yielded, and Python goes on with it in the same task. */
-PyObject *l5_handle(PyObject *source, uint64_t id, PyObject *payload, PyObject *handler)
+/* A call without what PyObject_CallOneArg does besides: half of its instructions are checks. */
+static PyObject *call(PyObject *handler, PyObject *payload)
 {
-    PyObject *result = PyObject_CallOneArg(handler, payload);
+    PyObject *arguments[2] = {NULL, payload};
+    vectorcallfunc function = PyVectorcall_Function(handler);
+
+    if (!function)
+        return PyObject_CallOneArg(handler, payload);
+    return function(handler, arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+}
+
+/* Run the handler as far as it goes without suspending, and answer: 1 answered; 0 not, Python has to go
+ * on with *up (NULL: an exception is set).  The first step of a coroutine is taken here; one that suspends
+ * is handed up with what it yielded, and Python goes on with it in the same task. */
+int l5_handle(PyObject *source, uint64_t id, PyObject *payload, PyObject *handler, PyObject **up)
+{
+    PyObject *result = call(handler, payload);
     PyObject *reply = result;
     int sent;
 
-    if (result && !PyBytes_CheckExact(result) && PyCoro_CheckExact(result)) {
-        switch (PyIter_Send(result, Py_None, &reply)) {
+    if (result && PyCoro_CheckExact(result)) {
+        switch (Py_TYPE(result)->tp_as_async->am_send(result, Py_None, &reply)) {
         case PYGEN_NEXT:
-            return l5_hand_up("suspended", source, id, result, reply);
+            *up = l5_hand_up("suspended", source, id, result, reply);
+            return 0;
         case PYGEN_RETURN:
             Py_DECREF(result);
             break;
@@ -89,15 +114,20 @@ PyObject *l5_handle(PyObject *source, uint64_t id, PyObject *payload, PyObject *
             reply = NULL;
         }
     }
-    if (!reply) /* also what is no answer, such as KeyboardInterrupt: Python knows */
-        return l5_hand_up("raised", source, id, caught(), NULL);
-    if (!PyBytes_CheckExact(reply) && (reply == Py_None || !PyObject_CheckBuffer(reply)))
-        return l5_hand_up("returned", source, id, reply, NULL);
-    sent = answer(source, id, reply);
-    if (sent < 0)
-        return Py_DECREF(reply), l5_hand_up("unanswered", source, id, caught(), NULL);
-    if (!sent)
-        return l5_hand_up("returned", source, id, reply, NULL);
-    Py_DECREF(reply);
-    return NULL;
+    if (!reply) { /* also what is no answer, such as KeyboardInterrupt: Python knows */
+        *up = l5_hand_up("raised", source, id, caught(), NULL);
+        return 0;
+    }
+    sent = PyBytes_CheckExact(reply) || (reply != Py_None && PyObject_CheckBuffer(reply)) ? answer(source, id, reply) : 0;
+    if (sent > 0) {
+        Py_DECREF(reply);
+        return 1;
+    }
+    if (sent < 0) {
+        Py_DECREF(reply);
+        *up = l5_hand_up("unanswered", source, id, caught(), NULL);
+    } else {
+        *up = l5_hand_up("returned", source, id, reply, NULL);
+    }
+    return 0;
 }

@@ -111,7 +111,7 @@ static void finish(struct l5_channel *channel, int kind, int flags, uint64_t id,
         .size = payload_bytes,
         .kind = (uint8_t)kind,
         .flags = (uint8_t)flags,
-        .cpu_plus_one = (uint16_t)(l5_cpu() + 1),
+        .cpu_plus_one = (uint16_t)((channel->cpu = l5_cpu()) + 1),
         .id = id,
     };
 

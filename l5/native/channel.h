@@ -130,6 +130,7 @@ struct l5_channel {
     const char *fault;       /* what the peer did, in words, once it broke the rules */
     size_t map_bytes;
     int bell;                /* socket of the bootstrap: one byte wakes the peer; -1: none */
+    int cpu;                 /* where we ran when we last sent, or -1 */
     int peer_cpu;            /* where the peer last ran, or -1 */
     int gone;                /* the bell could not be rung: the peer is gone */
     int role;

@@ -267,7 +267,7 @@ int l5_channel_map(struct l5_channel *channel, int fd, uint64_t ring_bytes, int 
     channel->map_bytes = bytes;
     channel->role = role;
     channel->bell = -1;
-    channel->peer_cpu = -1;
+    channel->cpu = channel->peer_cpu = -1;
     channel->rx_hold = UINT64_MAX;
     wire(channel, base, role);
     return 0;
