@@ -67,6 +67,8 @@ async def test_more_clients_than_are_scanned(tmp_path: Path) -> None:
 async def test_nobody_leaves_a_cpu_to_himself(tmp_path: Path) -> None:
     """Where others compute, each move to another CPU waits until that one is free."""
 
+    poller = current_hub().ring_poller(0)
+
     async def ask_on(request: bytes) -> bytes:
         poller.lost(1_000_000)  # as if another thread computed: it is told by the time alone
         return await behind.request(request)
@@ -77,8 +79,7 @@ async def test_nobody_leaves_a_cpu_to_himself(tmp_path: Path) -> None:
         l5.serve(ask_on, f"l5+shm://{tmp_path}/s"),
         await l5.connect(f"l5+shm://{tmp_path}/s") as client,
     ):
-        poller = current_hub().poller
-        assert poller is not None and poller.movable
+        assert poller.movable
         yields = poller.yields
         for number in range(100):
             assert await client.request(b"%d" % number) == b"%d" % number
