@@ -11,6 +11,7 @@ What it does not see: connections that the threads of a native service hold alre
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
 import socket
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 QUEUED_MAX = 65536
 """Frames that wait to be written; what comes on top is dropped and counted."""
+EXIT_S = 1.0
+"""How long a process that ends waits for the rest to be written: who reads it may have stopped."""
 
 
 class TappedChannel(Channel):
@@ -99,6 +102,7 @@ class Tap:
         self._news = threading.Event()
         self._ending = False
         self._failed = False
+        self._pid = os.getpid()
         self._guard = threading.Lock()
         self.frames: int = 0
         """Recorded."""
@@ -107,6 +111,7 @@ class Tap:
         self._write(_pcapng.beginning(snap_bytes, f"l5 process {os.getpid()}"))
         self._thread = threading.Thread(target=self._drain, name="l5-tap", daemon=True)
         self._thread.start()
+        atexit.register(self._at_exit)
         _live.on_session.append(self._attach)
         for session in _live.sessions():
             self._attach(session)
@@ -124,15 +129,24 @@ class Tap:
 
     def close(self) -> None:
         """Record no more, and write what waits.  May be called twice."""
+        self._close(None)
+
+    def _close(self, patience_s: float | None) -> None:
         if self._ending:
             return
+        atexit.unregister(self._at_exit)
         _live.on_session.remove(self._attach)
         for session in _live.sessions():
             if session.tap is self:
                 _detach(session)
         self._ending = True
         self._news.set()
-        self._thread.join()
+        self._thread.join(patience_s)
+
+    def _at_exit(self) -> None:
+        """Write what waits: the thread would not live to do it."""
+        if os.getpid() == self._pid:
+            self._close(EXIT_S)
 
     @property
     def failed(self) -> bool:
