@@ -152,9 +152,12 @@ async def test_a_peer_that_never_reads_is_left_after_close_timeout(
     async with stage.actor("_hostile:listen_silently", url) as peer:
         at = await peer.says("at")
         client = await l5.connect(at, close_timeout=0.05)
-        with anyio.move_on_after(0.05):
-            while True:
+        while True:  # on a busy machine the time may be over before anything is in the way
+            with anyio.move_on_after(0.05) as waited:
                 await client.send(bytes(100_000))
+            stuck = "shm" in url or client._session.channel.wants_write
+            if waited.cancelled_caught and stuck:
+                break
         with caplog.at_level(logging.WARNING, "l5.session"):
             await client.aclose()
         # What is in the ring is the peer's already.

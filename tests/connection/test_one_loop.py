@@ -1,13 +1,16 @@
 """A client and its server in one event loop: a short way, and no doorbell rings."""
 
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import l5
+import l5.blocking
 from l5 import native
-from l5._wait import current_hub
+from l5._wait import Hub, Waiter, current_hub
 
 pytestmark = [pytest.mark.anyio, pytest.mark.shm]
 REQUESTS = 500
@@ -85,3 +88,32 @@ async def test_nobody_leaves_a_cpu_to_himself(tmp_path: Path) -> None:
             assert await client.request(b"%d" % number) == b"%d" % number
         assert poller.yields > yields, "never waited for a peer on its own CPU"
         assert poller.moves == 0
+
+
+@pytest.mark.skipif(not native.available, reason=native.reason)
+@pytest.mark.parametrize("spun", [True, False])
+async def test_who_has_spun_sleeps_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spun: bool
+) -> None:
+    """A request that has just looked for its answer for a while does not begin anew."""
+    looked, before_sleep = list[Waiter](), list[Waiter]()
+    look = Hub._poll_rings
+
+    def count(hub: Hub, waiter: Waiter) -> bool:
+        looked.append(waiter)
+        return look(hub, waiter)
+
+    url = f"l5+unix://{tmp_path}/s"
+    with l5.blocking.serve(bytes.upper, url):  # in a thread: nobody else waits here
+        async with await l5.connect(url, transports="shm", heartbeat_ms=0) as client:
+            await client.request(b"warm")
+            hub, waiter = current_hub(), Waiter()
+            monkeypatch.setattr(Hub, "_poll_rings", count)
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(hub.park, waiter, spun=spun))
+                while waiter.asleep_in is None:
+                    await anyio.lowlevel.checkpoint()
+                before_sleep = list(looked)
+                waiter.ready = True
+                hub.interrupt()
+            assert (before_sleep == []) is spun
