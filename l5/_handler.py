@@ -115,6 +115,20 @@ def settled(error: BaseException) -> Exception:
     return failure
 
 
+def words_of(error: BaseException) -> tuple[str, str]:
+    """Return what the client is told of what a handler raised, whatever that is: type, message."""
+    if isinstance(error, HandlerError):
+        return _text_of(error.type), _text_of(error.message)
+    return type(error).__name__, _text_of(error)
+
+
+def _text_of(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:
+        return f"its str() raised {type(error).__name__}"
+
+
 async def end_cancellation(worker: Worker) -> None:
     """Take a cancellation that came as its request ended: the next one is not meant."""
     while worker.scope is not None and worker.scope.cancel_called:

@@ -24,7 +24,7 @@ import anyio.abc
 from . import _handler, _transmit
 from ._errors import MessageTooLarge
 from ._frames import Kind
-from ._handler import Request, Worker, awaited, resume, settled, takes_context
+from ._handler import Request, Worker, awaited, resume, settled, takes_context, words_of
 from ._latency import end
 from ._service import HandlerError
 from ._session import Session
@@ -392,9 +392,7 @@ class Workers:
         self.failed += 1
         self.requests += 1
         session.answered += 1
-        if isinstance(error, HandlerError):
-            session.reply_error(id, error.type, error.message)
-            return
-        logger.warning("a request handler raised %r", error, exc_info=error)
+        if not isinstance(error, HandlerError):
+            logger.warning("a request handler raised %r", error, exc_info=error)
         if session.state == "OPEN":
-            session.reply_error(id, type(error).__name__, str(error))
+            session.reply_error(id, *words_of(error))

@@ -23,7 +23,7 @@ import attrs
 from .. import _transmit
 from .._errors import L5Error, MessageTooLarge
 from .._frames import Kind
-from .._handler import RequestContext
+from .._handler import RequestContext, words_of
 from .._heartbeat import tell_client
 from .._latency import end
 from .._service_values import HandlerError
@@ -321,11 +321,9 @@ class Worker:
 
     def _fail(self, id: int, error: BaseException) -> None:
         self._count(requests=1, failed=1)
-        if isinstance(error, HandlerError):
-            self._post_error(id, error.type, error.message)
-            return
-        logger.warning("a request handler raised %r", error, exc_info=error)
-        self._post_error(id, type(error).__name__, str(error))
+        if not isinstance(error, HandlerError):
+            logger.warning("a request handler raised %r", error, exc_info=error)
+        self._post_error(id, *words_of(error))
 
     def _post_error(self, id: int, type_name: str, message: str) -> None:
         self._hub.run(self._reply_error(id, type_name, message))
