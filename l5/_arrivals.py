@@ -7,7 +7,7 @@ raises `RemoteProtocolError` for what a sound peer would not send.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -88,6 +88,29 @@ def on_response(session: Session, flags: int, id: int, payload: bytes) -> None:
         session.window.in_flight -= 1
         session.requests.answer(id, message)
         session.wake_patient()
+
+
+def take_answers(session: Session, limit: int | None) -> bool:
+    """Take whole answers from a client's ring, all in one call; False: none comes first.
+
+    At most `limit` of them, or (None) a turn's.  That is the usual case of a client that did not
+    find its answer by spinning; whatever else comes, or is to be done, is for the generic way.
+    """
+    if session.tap is not None or session.leaving is not None:
+        return False
+    if session._control or session.senders:
+        return False
+    ring: Any = session.ring
+    answers: list[tuple[int, bytes]] = ring.answers(limit or session.hub.turn_frames)
+    for id, payload in answers:
+        if len(payload) <= session.takes.max_message_bytes and session.requests.settle(id, payload):
+            ring.in_flight -= 1
+        else:
+            on_response(session, 0, id, payload)
+    if answers and session.patient:
+        session.wake_patient()
+    session.hub.streak += len(answers)
+    return bool(answers)
 
 
 def on_piece(session: Session, request: Request, flags: int, payload: bytes) -> None:

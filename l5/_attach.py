@@ -26,7 +26,7 @@ def attach(session: Session, options: Options) -> None:
         hub.ring_poller(options.spin_us).add(ring, session)
         return
     if session.lane is not None:
-        if hasattr(session.server, "on_news"):
+        if session.server is not None and session.server.reads_lanes:
             session.lane.server = session.server
         limit = min(session.lane.receive_limit, session.takes.max_message_bytes)
         session.lane.receive_limit = limit  # a frame may be longer: by a deadline, unknown here

@@ -40,10 +40,17 @@ class RequestContext:
 class RequestServer(Protocol):
     """Who takes the peer's requests (`l5._serve`)."""
 
+    reads_lanes: bool
+    """It reads requests from plain sockets by itself, through the loop's poller."""
+
     def on_request(
         self, session: Session, id: int, payload: bytes, deadline_us: int | None
     ) -> None:
         """Take a whole request; it owes exactly one answer."""
+        ...
+
+    def on_news(self) -> bool:
+        """Take notice of requests that were left for it to receive itself; False: it does not."""
         ...
 
     def on_cancel(self, session: Session, id: int) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "checkpoint",
     "current_loop_token",
     "current_task",
+    "loop_checkpoint",
     "stray_cancellation",
 ]
 
@@ -94,6 +95,11 @@ def checkpoint() -> Awaitable[None]:
     if _in_trio():
         return sys.modules["trio.lowlevel"].checkpoint()
     return _yield_once()
+
+
+def loop_checkpoint() -> Callable[[], Awaitable[None]]:
+    """Return what `checkpoint` does in the running loop, for who stays with that loop."""
+    return sys.modules["trio.lowlevel"].checkpoint if _in_trio() else _yield_once
 
 
 def stray_cancellation(error: BaseException) -> bool:

@@ -39,6 +39,8 @@ class _Grant:
 class OwnerLink:
     """Executes what one client asks for; the `RequestServer` of a memory link's session."""
 
+    reads_lanes: bool = False
+
     def __init__(self, exports: Exports, options: ListenOptions) -> None:
         self._exports = exports
         self._regions_max = options.regions_max
@@ -61,6 +63,10 @@ class OwnerLink:
             self._waiting.append((id, payload))
             return
         self._answer(session, id, payload)
+
+    def on_news(self) -> bool:
+        """See `RequestServer`: its requests come by `on_request` only."""
+        return False
 
     def on_cancel(self, session: Session, id: int) -> None:
         """See `RequestServer`: it is executed already, or will be."""

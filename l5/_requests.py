@@ -111,6 +111,15 @@ class RequestTable:
         if self.watch is not None and request.begun_ns:
             self.watch.end(request.begun_ns)
 
+    def settle(self, id: int, reply: bytes) -> bool:
+        """Note the whole answer of a usual request; False: streamed, abandoned, or not ours."""
+        request = self._requests.get(id)
+        if request is None or request.streaming or request.abandoned:
+            return False
+        self.complete(id, reply)
+        request.waiter.wake()
+        return True
+
     def fail(self, id: int, remote_type: str, remote_message: str) -> None:
         """Note that the peer answered with an error."""
         request = self._close(id)

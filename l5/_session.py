@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from . import _attach
-from ._arrivals import DISPATCH
+from ._arrivals import DISPATCH, take_answers
 from ._errors import GONE, LocalProtocolError, RemoteProtocolError, as_broken
 from ._flow import Budget, Credit, Reassembly, window_of
 from ._frames import COUNTER, DEADLINE, Flag, Kind, pack_error
@@ -189,6 +189,8 @@ class Session(SessionCounters):
             return
         channel, before = self.channel, self.frames_received
         try:
+            if self.ring is not None and self.server is None and take_answers(self, frames):
+                return
             for _ in range(frames or self.hub.turn_frames):
                 frame = channel.try_receive() if self.state == "OPEN" else None
                 if frame is None:

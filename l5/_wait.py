@@ -13,12 +13,11 @@ the loop (`breathe`) at most 64 messages are handled (or 50 us long requests) an
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import threading
 import weakref
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -28,11 +27,11 @@ import anyio
 from . import native
 from ._cpu import may_spin
 from ._errands import Errands
-from ._loop import Descriptor, checkpoint, current_loop_token
+from ._loop import Descriptor, checkpoint, current_loop_token, loop_checkpoint
 from ._statistics import HubCounters
 from ._unwoken import NAP_S, PARKS_MAX, Unwoken
 from ._waiter import AnswerWaiter, Endpoint, Waiter, WaitEvent, is_for, left_to_leader, rang_for
-from ._watch import READABLE, WRITABLE, Watcher, make_watcher
+from ._watch import READABLE, WRITABLE, Watcher, make_bell, make_watcher
 
 if TYPE_CHECKING:
     from ._fast import Poller
@@ -40,27 +39,14 @@ if TYPE_CHECKING:
 __all__ = ["AnswerWaiter", "Hub", "WaitEvent", "Waiter", "current_hub"]
 
 STREAK_MAX = 64  # messages before the event loop must run
+LOOK_EVERY_NS = 50_000
+"""Between two looks at the descriptors while rings are busy: some tasks may breathe in one turn."""
+HERE_TURNS = 2
 SHORTCUTS_MAX = 16  # wake-ups in a row at which only the driver's own ring is looked at
 TURN_MIN = 4
 """Frames of one connection that are taken at once, however many connections have some."""
 
 _BELL_MESSAGE = (1).to_bytes(8, "little")
-
-
-def _make_bell() -> tuple[int, int]:
-    """Make a descriptor to read and one to write; an eventfd is both."""
-    if hasattr(os, "eventfd"):
-        try:
-            fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOSYS):  # not refused by a seccomp filter
-                raise
-        else:
-            return fd, fd
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
-    os.set_blocking(writing, False)
-    return reading, writing
 
 
 class Hub(HubCounters, Unwoken, Errands):
@@ -80,6 +66,8 @@ class Hub(HubCounters, Unwoken, Errands):
         self._parked: dict[Waiter, None] = {}
         self._driver: Waiter | None = None
         self._shortcuts: int = 0
+        self._looked_ns: int = 0
+        self._checkpoint: Callable[[], Awaitable[None]] = checkpoint
         self.streak: int = 0
         self.turn_frames: int = STREAK_MAX
         """Frames that an endpoint may take at once: it shares them with others that have some."""
@@ -89,7 +77,7 @@ class Hub(HubCounters, Unwoken, Errands):
         if self._watcher is None:
             watcher = make_watcher()
             try:
-                self._bell = _make_bell()
+                self._bell = make_bell()
                 watcher.register(self._bell[0], READABLE)
             except BaseException:
                 watcher.close()
@@ -159,6 +147,16 @@ class Hub(HubCounters, Unwoken, Errands):
             self.interrupt()
 
     # ---- waiting -----------------------------------------------------------------------------
+
+    async def let_answer(self, waiter: Waiter, server: Any) -> None:
+        """Let a server in this very loop, which has a request of ours before it, run and answer.
+
+        A turn of the loop may have it run first, and then again; who is not answered then parks.
+        """
+        for _ in range(HERE_TURNS):
+            if waiter.ready or not server.on_news():
+                return
+            await self.breathe()
 
     async def park(self, waiter: Waiter, *, spun: bool = False) -> None:
         """Return when `waiter` is ready; with `spun` the first round does not spin (again)."""
@@ -333,12 +331,15 @@ class Hub(HubCounters, Unwoken, Errands):
 
     async def breathe(self) -> None:
         """Let the event loop run: other tasks, cancellation, and news from descriptors."""
-        await checkpoint()
+        await self._checkpoint()
         self._breathed()
-        began_ns = monotonic_ns()
-        self.poll_events()
-        if self.poller is not None:  # it takes long where a thread that computes took the GIL
-            self.poller.lost(monotonic_ns() - began_ns)
+        began_ns, poller = monotonic_ns(), self.poller
+        if poller is None:
+            self.poll_events()
+        elif began_ns - self._looked_ns >= LOOK_EVERY_NS or poller.lanes or self.polled:
+            self.poll_events()
+            self._looked_ns = ended_ns = monotonic_ns()
+            poller.lost(ended_ns - began_ns)  # long where a thread that computes took the GIL
 
     def _breathed(self) -> None:
         self.streak = 0
@@ -384,6 +385,7 @@ def current_hub() -> Hub:
     hub = _hubs.get(token)
     if hub is None:
         hub = _hubs[token] = Hub()
+        hub._checkpoint = loop_checkpoint()
     _last.pair = (weakref.ref(token), hub)
     return hub
 

@@ -92,7 +92,8 @@ class AnswerWaiter(Waiter):
     __slots__ = ("id", "session")
 
     def __init__(self, session: Any, id: int) -> None:
-        super().__init__()
+        self.ready = False
+        self.event = self.asleep_in = self.server = None
         self.session: Any = session
         self.id: int = id
 
@@ -170,7 +171,7 @@ def left_to_leader(endpoint: Any) -> bool:
     server = getattr(endpoint, "server", None)
     if server is None or not is_for(server, endpoint):
         return False
-    return hasattr(server, "on_news") and server.on_news()
+    return server.on_news()
 
 
 def rang_for(server: object, endpoint: Any, fd: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 import selectors
 from typing import Any, Protocol
@@ -47,6 +49,22 @@ def make_watcher() -> Watcher:
     if hasattr(select, "epoll"):
         return _Epoll()
     return _Selector()
+
+
+def make_bell() -> tuple[int, int]:
+    """Make a descriptor to read and one to write; an eventfd is both."""
+    if hasattr(os, "eventfd"):
+        try:
+            fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOSYS):  # not refused by a seccomp filter
+                raise
+        else:
+            return fd, fd
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    return reading, writing
 
 
 class _Epoll:

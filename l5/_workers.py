@@ -54,9 +54,8 @@ class Workers:
         self._idle_waiter: Waiter | None = None
         self._drained: anyio.Event | None = None
         self._draining = False
-        self.requests = 0
-        self.failed = 0
-        self.cancelled = 0
+        self.reads_lanes: bool = True
+        self.requests = self.failed = self.cancelled = 0
 
     def __len__(self) -> int:
         return len(self._workers)

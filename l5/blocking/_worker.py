@@ -69,6 +69,8 @@ class _Request:
 class Worker:
     """See the module's docstring; it is the request server of its one session."""
 
+    reads_lanes: bool = False
+
     def __init__(
         self, job: Job, made: Established, options: ListenOptions, budget: ThreadBudget
     ) -> None:
@@ -106,6 +108,10 @@ class Worker:
             if not waiter.ready:
                 waiter.wake()
                 return
+
+    def on_news(self) -> bool:
+        """See `RequestServer.on_news`: its thread is the only one in its loop."""
+        return False
 
     def on_cancel(self, session: Session, id: int) -> None:
         """See `RequestServer.on_cancel`: a handler that runs in a thread is let finish."""

@@ -82,8 +82,9 @@ enum sharing { ONE_THREAD = 0, LOCKED = 1, LOCKED_INSIDE = 2 };
 typedef struct Poller Poller;
 typedef struct Spot Spot; /* _spot.h */
 typedef struct Lane Lane; /* _lane.h */
+typedef struct Ring Ring;
 
-typedef struct {
+struct Ring {
     PyObject_HEAD
     struct l5_channel channel;
     Poller *poller;       /* strong, while added */
@@ -96,6 +97,8 @@ typedef struct {
     int shared;           /* see enum sharing */
     int open;
     int strict;
+    uint64_t file;        /* what tells its memory from any other of this system */
+    Ring *other_end;      /* of the same connection and in the same poller, or NULL */
     Py_ssize_t exports;   /* live slots: the mapping must stay */
     uint64_t next_id;
     uint64_t in_flight, in_flight_max;     /* our requests without an answer */
@@ -115,13 +118,14 @@ typedef struct {
     uint64_t answered;     /* requests answered by Poller.serve */
     uint64_t *latencies;   /* while somebody watches: a histogram; else NULL */
     uint64_t begun_ns;     /* (watched) when the last request was sent, or taken to be handled */
-} Ring;
+};
 
 struct Poller {
     PyObject_HEAD
     struct l5_channel **channels; /* [ count: scanned, spun for | resting: armed, their bell stirs them | ] */
     Ring **rings;                 /*   the same order                                    total, room   */
     uint32_t count, total, room, cursor;
+    uint32_t inner;        /* connections of which both ends are here */
     char spinning;         /* the GIL may be released: no one else may come in */
     uint32_t streak;
     uint32_t breaths;      /* how often the loop ran */
@@ -206,6 +210,7 @@ void l5_ring_data_taken(Ring *self, uint64_t size);
 void l5_ring_data_arrived(Ring *self, uint64_t size);
 PyObject *l5_ring_hush(Ring *self, PyObject *ignored);
 PyObject *l5_ring_collect(Ring *self, PyObject *id);
+PyObject *l5_ring_answers(Ring *self, PyObject *limit);
 PyObject *l5_ring_request(Ring *self, PyObject *payload);
 PyObject *l5_ring_send(Ring *self, PyObject *payload);
 PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count);
@@ -276,6 +281,9 @@ PyObject *l5_poller_remove(Poller *self, PyObject *ring);
 void l5_poller_drop(Poller *self, Ring *ring);
 void l5_poller_stir(Ring *ring);
 void l5_poller_rest(Poller *self);
+uint64_t l5_file_number(int fd);
+PyObject *l5_ring_get_server_here(Ring *self, void *closure);
+int l5_poller_serves_itself(const Poller *self);
 
 static inline int l5_ring_ready(Ring *self)
 {

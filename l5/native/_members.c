@@ -1,6 +1,8 @@
 /* The rings of a Poller: which it has, and which of them it scans.  See _fast.h. */
 #include "_fast.h"
 
+#include <sys/stat.h>
+
 int l5_poller_ok(Poller *self)
 {
     if (self->spinning || (!self->shared && self->thread != PyThread_get_thread_ident())) {
@@ -59,6 +61,68 @@ void l5_poller_stir(Ring *ring)
         swap(self, ring->at, self->count++);
 }
 
+/* ---- both ends in one loop --------------------------------------------------------------------- */
+
+/* The number of a descriptor's file, of which no other has the same while it is open; 0: unknown. */
+uint64_t l5_file_number(int fd)
+{
+    struct stat status;
+
+    return fstat(fd, &status) ? 0 : (uint64_t)status.st_ino;
+}
+
+/* Find the other end of a ring that was just added.  Who is at the other end of its socket is this very
+ * process, or else somebody may have shown us the memory of another connection of ours. */
+static void join_ends(Poller *self, Ring *ring)
+{
+    if (!ring->file || !l5_peer_beside(ring->channel.bell))
+        return;
+    self->beside = 1;
+    for (uint32_t i = 0; i < self->total; i++) {
+        Ring *other = self->rings[i];
+
+        if (other->file == ring->file && other->channel.role != ring->channel.role && !other->other_end) {
+            ring->other_end = other;
+            other->other_end = ring;
+            self->inner++;
+            return;
+        }
+    }
+}
+
+static void part_ends(Poller *self, Ring *ring)
+{
+    if (!ring->other_end)
+        return;
+    ring->other_end->other_end = NULL;
+    ring->other_end = NULL;
+    self->inner--;
+}
+
+PyObject *l5_ring_get_server_here(Ring *self, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(self->other_end && self->other_end->server ? self->other_end->server : Py_None);
+}
+
+/* Tell whether a wait would keep from running what it waits for: a connection is in use of which both
+ * ends are here, or there are no others. */
+int l5_poller_serves_itself(const Poller *self)
+{
+    uint32_t others = 0;
+
+    if (!self->inner)
+        return 0;
+    for (uint32_t i = 0; i < self->count; i++) {
+        if (!self->rings[i]->other_end)
+            others++;
+        else if (!l5_channel_armed(self->channels[i]))
+            return 1;
+    }
+    return !others && !self->spot_count;
+}
+
+/* ---- members ----------------------------------------------------------------------------------- */
+
 PyObject *l5_poller_add(Poller *self, PyObject *const *args, Py_ssize_t count)
 {
     Ring *ring;
@@ -74,7 +138,7 @@ PyObject *l5_poller_add(Poller *self, PyObject *const *args, Py_ssize_t count)
     Py_INCREF(self);
     ring->poller = self;
     ring->session = Py_NewRef(args[1]);
-    self->beside |= l5_peer_beside(ring->channel.bell);
+    join_ends(self, ring);
     place(self, self->total++, ring);
     l5_poller_stir(ring);
     Py_RETURN_NONE;
@@ -84,6 +148,7 @@ void l5_poller_drop(Poller *self, Ring *ring)
 {
     if (ring->poller != self)
         return;
+    part_ends(self, ring);
     if (ring->at < self->count)
         swap(self, ring->at, --self->count);
     swap(self, ring->at, --self->total);

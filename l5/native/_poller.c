@@ -159,17 +159,18 @@ static PyObject *poller_serve(Poller *self, PyObject *const *args, Py_ssize_t co
             return up ? up : Py_NewRef(Py_True);
         }
         found = serve_all(self, args[0], args[1], &up);
+        if (found)
+            self->waits = 0;
         if (found == HANDED_UP)
             return up;
         if (found || l5_poller_due(self)) {
-            self->waits = 0;
             l5_poller_give_turn(self);
             continue;
         }
         if (!(self->count || self->spot_count) || !self->budget_ns || (count == 3 && args[2] == Py_False))
             Py_RETURN_NONE;
-        if (!l5_poller_wait(self, self->budget_ns)) /* a client of a crowd may not have the CPU just now */
-            return Py_NewRef(self->serving > 1 && ++self->waits < CROWD_WAITS ? Py_True : Py_None);
+        if (!l5_poller_wait(self, self->budget_ns)) /* a client of a crowd, or of this loop, may not have the CPU just now */
+            return Py_NewRef((self->serving > 1 || l5_poller_serves_itself(self)) && ++self->waits < CROWD_WAITS ? Py_True : Py_None);
         up = l5_spots_next(self);
         if (up)
             return up;
@@ -291,6 +292,7 @@ static PyMemberDef poller_members[] = {
     {"movable", T_UINT, offsetof(Poller, movable), 0, "CPUs of the machine, if we may leave one; 0: never"},
     {"shared", T_INT, offsetof(Poller, shared), 0, "any thread may use it that holds the connection's lock"},
     {"spun_total_ns", T_ULONGLONG, offsetof(Poller, spun_total_ns), READONLY, "time spent spinning"},
+    {"inner", T_UINT, offsetof(Poller, inner), READONLY, "connections of which both ends are here"},
     {"spins", T_ULONGLONG, offsetof(Poller, spins), READONLY, "how often it had to spin"},
     {"yielded_total_ns", T_ULONGLONG, offsetof(Poller, yielded_total_ns), READONLY, "time spent yielding"},
     {"yields", T_ULONGLONG, offsetof(Poller, yields), READONLY, "how often it yielded instead"},

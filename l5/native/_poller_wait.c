@@ -3,6 +3,7 @@
  *   spin    the peer is on another CPU: an answer comes in less time than a system call takes
  *   yield   it is on ours: it runs when we do not
  *   move    it is on ours, and others use it as well: it is better off without us
+ *   nothing a peer is a task of this very loop, which runs as soon as we return
  *   sleep   (not here) a wake-up costs the sleeper tens of microseconds, the caches of its event
  *           loop, and the waker a system call
  *
@@ -148,7 +149,7 @@ int l5_poller_wait(Poller *self, uint64_t budget)
 
     if (l5_channels_news(self->channels, self->count) || l5_spots_news(self))
         return 1;
-    if (!self->count && !self->spot_count)
+    if ((!self->count && !self->spot_count) || l5_poller_serves_itself(self))
         return 0;
     near = l5_channels_near(self->channels, self->count, &far);
     far += self->spot_count; /* their peers are on other machines */

@@ -212,6 +212,7 @@ static int ring_init(Ring *self, PyObject *args, PyObject *kwargs)
         }
         return -1;
     }
+    self->file = l5_file_number(fd);
     self->channel.bell = bell;
     self->channel.tx_limit = (uint32_t)send_limit;
     self->channel.rx_limit = (uint32_t)receive_limit;
@@ -287,6 +288,7 @@ static PyObject *ring_bells(Ring *self, void *Py_UNUSED(closure))
 
 static PyGetSetDef ring_getset[] = {
     {"server", (getter)ring_get_server, (setter)ring_set_server, "who takes requests from this ring", NULL},
+    {"server_here", (getter)l5_ring_get_server_here, NULL, "who serves the other end, if that is in this poller", NULL},
     {"address", (getter)ring_address, NULL, "address of the struct l5_channel, for native services", NULL},
     {"gone", (getter)ring_gone, NULL, "the doorbell found nobody", NULL},
     {"bells_rung", (getter)ring_bells, NULL, "how often the peer had to be woken", NULL},
@@ -349,10 +351,6 @@ PyDoc_STRVAR(request_many_doc,
 "Send payloads[start:sent] (ids from first_id on) and put the answers that came into the list: where\n"
 "None is left before `sent`, in `missing` places, a request is in flight.");
 
-PyDoc_STRVAR(collect_doc,
-"collect(id) -> bytes | None\n\n"
-"(After sleeping) silence the bell and take the answer to this request, if it is the next frame.");
-
 static PyMethodDef ring_methods[] = {
     {"request", (PyCFunction)l5_ring_request, METH_O, request_doc},
     {"send", (PyCFunction)l5_ring_send, METH_O, send_doc},
@@ -363,7 +361,8 @@ static PyMethodDef ring_methods[] = {
     {"poll", (PyCFunction)ring_poll, METH_NOARGS, "Tell whether a message waits."},
     {"arm", (PyCFunction)ring_arm, METH_O, "arm(space): False when there is something to do already"},
     {"hush", (PyCFunction)l5_ring_hush, METH_NOARGS, "True: the bell had rung, and is silent again; None: not; False: ended"},
-    {"collect", (PyCFunction)l5_ring_collect, METH_O, collect_doc},
+    {"collect", (PyCFunction)l5_ring_collect, METH_O, "(After sleeping) silence the bell, take the answer to this id if it is next"},
+    {"answers", (PyCFunction)l5_ring_answers, METH_O, "answers(limit) -> [(id, bytes)]: the whole answers that come first"},
     {"disarm", (PyCFunction)ring_disarm, METH_NOARGS, ""},
     {"data_taken", (PyCFunction)ring_data_taken, METH_O, "The application took a message of this size."},
     {"request_many", (PyCFunction)(void (*)(void))l5_ring_request_many, METH_FASTCALL, request_many_doc},

@@ -265,6 +265,37 @@ PyObject *l5_ring_hush(Ring *self, PyObject *Py_UNUSED(ignored))
     }
 }
 
+/* Add the next frame to the list if it is a whole answer in one piece; 1 it was, 0 not, -1 an exception. */
+static int append_answer(Ring *self, PyObject *list)
+{
+    struct l5_frame frame;
+    PyObject *answer;
+    int rc = l5_channel_peek(&self->channel, &frame); /* a fault is found again, as above */
+
+    if (rc != 1 || frame.kind != L5_RESPONSE || frame.flags)
+        return 0;
+    answer = Py_BuildValue("(KN)", (unsigned long long)frame.id, l5_ring_take(self, &frame));
+    rc = answer ? PyList_Append(list, answer) : -1;
+    Py_XDECREF(answer);
+    return rc < 0 ? -1 : 1;
+}
+
+PyObject *l5_ring_answers(Ring *self, PyObject *limit)
+{
+    long left = PyLong_AsLong(limit);
+    PyObject *list;
+    int rc = 1;
+
+    if (PyErr_Occurred() || !l5_ring_ready(self))
+        return NULL;
+    list = PyList_New(0);
+    while (list && rc > 0 && left-- > 0 && !self->partials)
+        rc = append_answer(self, list);
+    if (rc < 0)
+        Py_CLEAR(list);
+    return list;
+}
+
 PyObject *l5_ring_collect(Ring *self, PyObject *id)
 {
     struct l5_frame frame;
