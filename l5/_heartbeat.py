@@ -1,9 +1,9 @@
 """Heartbeats: a server tells its clients how busy it is, and a client finds what it said last.
 
 On shared memory the server overwrites a line of the control page, and the client looks when it
-wants to know; elsewhere a HEARTBEAT frame goes to each client that has sent something since its
-last one; over RDMA it waits for the next answer.  Nobody is woken by a heartbeat, and there is no
-timer: a server that sleeps says nothing.
+wants to know.  Elsewhere it goes in front of the next answer; what has waited for one for a whole
+interval goes alone on a socket, if its client has sent something meanwhile.  Nobody is woken by a
+heartbeat, and there is no timer: a server that sleeps says nothing.
 Worker threads of native services do this in C (`service_wait.c`); here it is done for servers that
 live in an event loop, and for those of `l5.blocking`, of which each connection has a loop of its
 own (`blocking/_beats.py`).
@@ -168,15 +168,12 @@ class Beats:
                 return True
             said = Kind.HEARTBEAT, 0, 0, PAYLOAD.pack(self.sequence, millionths)
             if session.channel.carry(*said):
-                return (
-                    True  # also to who asks nothing now: his next answer says how busy we were last
-                )
+                return True  # also to who asks nothing now: his next answer says how busy we were
             if frames_received(session) == client.frames:
                 return False
             client.frames = frames_received(session)
-            session.try_frame(
-                *said
-            )  # no room: it need not know how busy we are, it does not listen
+            # There may be no room: who does not listen need not know how busy we are.
+            session.try_frame(*said)
         except _GONE:
             return False  # the session knows, and has told who waits
         return True

@@ -181,7 +181,8 @@ def _mailbox_of(channel: Channel) -> MailboxStatistics | None:
 
 def frames_sent(session: Session) -> int:
     """Return how many frames a session without a ring has sent."""
-    return session.frames_sent + (session.lane.frames_sent if session.lane else 0)
+    carried: int = getattr(session.channel, "carried_sent", 0)
+    return session.frames_sent + carried + (session.lane.frames_sent if session.lane else 0)
 
 
 def frames_received(session: Session) -> int:

@@ -157,7 +157,9 @@ class Channel(Pollable):
     def carry(self, kind: int, flags: int, id: int, payload: bytes) -> bool:
         """Take a short frame that need not go alone; False if it should be sent as others are.
 
-        It goes with whatever is said next to the peer, and a later one takes its place.
+        It goes with whatever is said next to the peer, and a later one takes its place.  False is
+        said, too, when the one before has waited until now: this one waits in its place, unless it
+        is sent by `try_send` after all.
         """
         return False
 

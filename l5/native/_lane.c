@@ -63,6 +63,32 @@ static PyObject *lane_take_rest(Lane *self, PyObject *Py_UNUSED(ignored))
     return taken;
 }
 
+/* Put a frame in front of the next one; True when the one before has gone. */
+static PyObject *lane_carry(Lane *self, PyObject *frame)
+{
+    uint32_t waits = self->carried_bytes;
+    char *data;
+    Py_ssize_t bytes;
+
+    if (PyBytes_AsStringAndSize(frame, &data, &bytes) < 0)
+        return NULL;
+    if (bytes > L5_CARRIED_BYTES)
+        return PyErr_Format(PyExc_ValueError, "a frame of %zd bytes is to be carried: at most %d", bytes,
+                            L5_CARRIED_BYTES);
+    memcpy(self->carried, data, (size_t)bytes);
+    self->carried_bytes = (uint32_t)bytes;
+    return PyBool_FromLong(!waits);
+}
+
+/* For the channel, which sends now: what is to go in front. */
+static PyObject *lane_take_carried(Lane *self, PyObject *Py_UNUSED(ignored))
+{
+    uint32_t bytes = self->carried_bytes;
+
+    self->carried_bytes = 0;
+    return PyBytes_FromStringAndSize((const char *)self->carried, (Py_ssize_t)bytes);
+}
+
 static PyObject *lane_data_taken(Lane *self, PyObject *size)
 {
     unsigned long long value = PyLong_AsUnsignedLongLong(size);
@@ -164,10 +190,16 @@ PyDoc_STRVAR(collect_doc,
 "Read once: the answer to this request; None when there was nothing; False when something else came,\n"
 "which the channel has got (`session.feed`).");
 
+PyDoc_STRVAR(carry_doc,
+"carry(frame) -> bool\n\n"
+"Have a short frame go in front of the next one, in place of one that waits; tell whether none did.");
+
 static PyMethodDef lane_methods[] = {
     {"request", (PyCFunction)l5_lane_request, METH_O, request_doc},
     {"collect", (PyCFunction)l5_lane_collect, METH_O, collect_doc},
     {"take_rest", (PyCFunction)lane_take_rest, METH_NOARGS, "What was read and not handled, or None."},
+    {"carry", (PyCFunction)lane_carry, METH_O, carry_doc},
+    {"take_carried", (PyCFunction)lane_take_carried, METH_NOARGS, "The frame of `carry`, or b''; it is the caller's."},
     {"data_taken", (PyCFunction)lane_data_taken, METH_O, "The application took a message of this size."},
     {"close", (PyCFunction)lane_close, METH_NOARGS, "Let go of the descriptor, and leave the poller."},
     {NULL, NULL, 0, NULL},

@@ -18,6 +18,9 @@
  * the queue, a turn for each lane: read, handle, answer.  What came behind the first request of a read
  * is kept (`rest`) until it has been handled: at most one read's worth a connection.
  *
+ * A heartbeat does not go alone where an answer is going out anyway: it is kept (`carried`) and put in
+ * front of the next frame, from here or from the channel.
+ *
  * The GIL is kept: no call here waits.
  */
 #ifndef L5_LANE_H
@@ -41,6 +44,8 @@ struct Lane {
     size_t take;        /* bytes of one read: what the channel has room for */
     uint32_t send_limit, receive_limit;
     int held, unsent, aside;
+    uint32_t carried_bytes; /* of a frame that goes in front of the next one, or 0 */
+    uint8_t carried[L5_CARRIED_BYTES];
     uint64_t next_id;
     uint64_t in_flight, in_flight_max, handling, handling_max;
     uint64_t data_sent, data_allowed, data_arrived, data_taken, data_told, data_window, peer_window;

@@ -17,18 +17,13 @@ static int feed(Lane *self, const void *data, size_t bytes, int error)
 }
 
 /* Give the channel what the socket did not take of a frame. */
-static int keep(Lane *self, int kind, uint64_t id, PyObject *payload, size_t sent)
+static int keep(Lane *self, const struct l5_stream_out *out, size_t whole, size_t sent)
 {
-    size_t bytes = (size_t)PyBytes_GET_SIZE(payload), begin = sent > L5_HEADER_BYTES ? sent - L5_HEADER_BYTES : 0;
-    size_t head = sent < L5_HEADER_BYTES ? L5_HEADER_BYTES - sent : 0;
-    uint8_t header[L5_HEADER_BYTES];
-    PyObject *rest = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(head + bytes - begin));
+    PyObject *rest = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(whole - sent));
     PyObject *done = NULL;
 
     if (rest) {
-        l5_stream_header(header, kind, id, (uint32_t)bytes);
-        memcpy(PyBytes_AS_STRING(rest), header + L5_HEADER_BYTES - head, head);
-        memcpy(PyBytes_AS_STRING(rest) + head, PyBytes_AS_STRING(payload) + begin, bytes - begin);
+        l5_stream_rest(out, sent, (uint8_t *)PyBytes_AS_STRING(rest));
         done = PyObject_CallMethod(self->session, "keep_rest", "O", rest);
     }
     Py_XDECREF(rest);
@@ -41,17 +36,21 @@ static int keep(Lane *self, int kind, uint64_t id, PyObject *payload, size_t sen
 /* Send a frame; 1 accepted, 0 not (the generic path must, and finds out why), -1 an exception. */
 int l5_lane_give(Lane *self, int kind, uint64_t id, PyObject *payload)
 {
-    size_t bytes = (size_t)PyBytes_GET_SIZE(payload);
+    size_t bytes = (size_t)PyBytes_GET_SIZE(payload), whole;
+    struct l5_stream_out out = {self->carried, self->carried_bytes, kind, id, PyBytes_AS_STRING(payload),
+                                (uint32_t)bytes};
     ssize_t sent;
 
     if (self->fd < 0 || !self->session || self->unsent || self->queued || self->aside ||
         bytes > self->send_limit || bytes > L5_STREAM_GIVE)
         return 0;
-    sent = l5_stream_send(self->fd, kind, id, PyBytes_AS_STRING(payload), (uint32_t)bytes);
+    sent = l5_stream_send(self->fd, &out);
     if (sent <= 0)
         return 0;
-    self->frames_sent++;
-    if ((size_t)sent < L5_HEADER_BYTES + bytes && keep(self, kind, id, payload, (size_t)sent) < 0)
+    whole = out.front_bytes + L5_HEADER_BYTES + bytes;
+    self->frames_sent += 1 + (out.front_bytes != 0);
+    self->carried_bytes = 0;
+    if ((size_t)sent < whole && keep(self, &out, whole, (size_t)sent) < 0)
         return -1;
     return 1;
 }

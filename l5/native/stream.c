@@ -61,30 +61,52 @@ ssize_t l5_stream_receive(int fd, void *room, size_t bytes)
     return got < 0 ? -errno : got;
 }
 
-void l5_stream_header(uint8_t header[L5_HEADER_BYTES], int kind, uint64_t id, uint32_t bytes)
+static void write_header(uint8_t *header, const struct l5_stream_out *out)
 {
     for (int i = 0; i < 4; i++)
-        header[i] = (uint8_t)(bytes >> 8 * i);
-    header[4] = (uint8_t)kind;
+        header[i] = (uint8_t)(out->bytes >> 8 * i);
+    header[4] = (uint8_t)out->kind;
     header[5] = header[6] = header[7] = 0;
     for (int i = 0; i < 8; i++)
-        header[8 + i] = (uint8_t)(id >> 8 * i);
+        header[8 + i] = (uint8_t)(out->id >> 8 * i);
 }
 
-ssize_t l5_stream_send(int fd, int kind, uint64_t id, const void *payload, uint32_t bytes)
+/* What goes before the payload; its length. */
+static size_t write_head(uint8_t head[L5_CARRIED_BYTES + L5_HEADER_BYTES], const struct l5_stream_out *out)
 {
-    uint8_t joined[L5_HEADER_BYTES + L5_STREAM_JOIN];
-    struct iovec parts[2] = {{joined, L5_HEADER_BYTES}, {(void *)(uintptr_t)payload, bytes}};
+    if (out->front_bytes)
+        memcpy(head, out->front, out->front_bytes);
+    write_header(head + out->front_bytes, out);
+    return out->front_bytes + L5_HEADER_BYTES;
+}
+
+void l5_stream_rest(const struct l5_stream_out *out, size_t sent, uint8_t *room)
+{
+    uint8_t head[L5_CARRIED_BYTES + L5_HEADER_BYTES];
+    size_t bytes = write_head(head, out);
+
+    if (sent < bytes) {
+        memcpy(room, head + sent, bytes - sent);
+        room += bytes - sent;
+        sent = bytes;
+    }
+    if (out->bytes > sent - bytes)
+        memcpy(room, (const uint8_t *)out->payload + (sent - bytes), out->bytes - (sent - bytes));
+}
+
+ssize_t l5_stream_send(int fd, const struct l5_stream_out *out)
+{
+    uint8_t joined[L5_CARRIED_BYTES + L5_HEADER_BYTES + L5_STREAM_JOIN];
+    size_t head = write_head(joined, out);
+    struct iovec parts[2] = {{joined, head}, {(void *)(uintptr_t)out->payload, out->bytes}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     ssize_t sent;
 
-    l5_stream_header(joined, kind, id, bytes);
-    if (bytes && bytes <= L5_STREAM_JOIN)
-        memcpy(joined + L5_HEADER_BYTES, payload, bytes);
+    if (out->bytes && out->bytes <= L5_STREAM_JOIN)
+        memcpy(joined + head, out->payload, out->bytes);
     do
-        sent = bytes <= L5_STREAM_JOIN
-                   ? send(fd, joined, L5_HEADER_BYTES + bytes, MSG_DONTWAIT | MSG_NOSIGNAL)
-                   : sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent = out->bytes <= L5_STREAM_JOIN ? send(fd, joined, head + out->bytes, MSG_DONTWAIT | MSG_NOSIGNAL)
+                                            : sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     return sent < 0 ? -errno : sent;
 }

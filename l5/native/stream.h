@@ -18,6 +18,7 @@ enum {
     L5_STREAM_JOIN = 2048,      /* up to here a copy is cheaper to send than a vector of two */
     L5_STREAM_GIVE = 16 * 1024, /* longest payload that is sent from here */
     L5_BEAT_BYTES = 12,         /* payload of a HEARTBEAT */
+    L5_CARRIED_BYTES = L5_HEADER_BYTES + L5_BEAT_BYTES, /* what may go in front of another frame */
 };
 
 /* 1: `data` begins with a whole REQUEST, RESPONSE or HEARTBEAT without flags, of at most `limit` bytes,
@@ -30,10 +31,20 @@ int l5_stream_partial(const uint8_t *data, size_t bytes, uint32_t limit);
 /* Bytes read (0: the peer has closed), or -errno; never waits. */
 ssize_t l5_stream_receive(int fd, void *room, size_t bytes);
 
-/* Write a header and its payload; bytes of both that were taken, or -errno; never waits. */
-ssize_t l5_stream_send(int fd, int kind, uint64_t id, const void *payload, uint32_t bytes);
+/* What is sent at once: the bytes in front (at most L5_CARRIED_BYTES, or none), then a frame. */
+struct l5_stream_out {
+    const void *front;
+    uint32_t front_bytes;
+    int kind;
+    uint64_t id;
+    const void *payload;
+    uint32_t bytes;
+};
 
-/* The header as it is sent; for who has to send the rest of one. */
-void l5_stream_header(uint8_t header[L5_HEADER_BYTES], int kind, uint64_t id, uint32_t bytes);
+/* Write all of it; how many bytes were taken, or -errno; never waits. */
+ssize_t l5_stream_send(int fd, const struct l5_stream_out *out);
+
+/* Write to `room` what is behind the first `sent` bytes; for who has to send the rest. */
+void l5_stream_rest(const struct l5_stream_out *out, size_t sent, uint8_t *room);
 
 #endif

@@ -93,6 +93,9 @@ class StreamChannel(Channel):
         self._receive_limit = receive_limit
         self._closed = False
         self._rest: memoryview | None = None
+        self._carried: bytes | None = None
+        self.carried_sent: int = 0
+        """Frames that went in front of others, without those of the lane."""
         self._failure = 0
         self._lane: Lane | None = None
         self._start = self._end = 0
@@ -109,9 +112,12 @@ class StreamChannel(Channel):
             raise MessageTooLarge(size, self._send_limit)
         if self._rest is not None and not self.flush():
             return False
+        head = _pack(size, kind, flags, 0, id)
+        if self._carried is not None:
+            head = self._take_carried(kind) + head
         if size > _JOIN_BYTES_MAX:
-            return self._send_vector(_pack(size, kind, flags, 0, id), memoryview(payload), size)
-        data = _pack(size, kind, flags, 0, id) + payload
+            return self._send_vector(head, memoryview(payload), size)
+        data = head + payload
         # step 21 (both, socket): a frame is to be sent
         try:
             sent = self._send(data, _NO_SIGNAL)
@@ -120,9 +126,26 @@ class StreamChannel(Channel):
         except OSError as error:
             raise self._broken() from error
         # step 22 (both, socket): a frame is sent, or some of it
-        if sent != size + HEADER_BYTES:
+        if sent != len(data):
             self.keep_rest(memoryview(data)[sent:])
         return True
+
+    def carry(self, kind: int, flags: int, id: int, payload: bytes) -> bool:
+        """See `Channel.carry`; False also when the one before has not gone since."""
+        frame = _pack(len(payload), kind, flags, 0, id) + payload
+        alone = self._carried is None if self._lane is None else self._lane.carry(frame)
+        self._carried = frame
+        return alone
+
+    def _take_carried(self, kind: int) -> bytes:
+        """Return what goes in front of a frame: of two of one kind the later one is enough."""
+        frame, self._carried = self._carried, None
+        if self._lane is not None:
+            frame = self._lane.take_carried()  # it may have sent it
+        if not frame or frame[4] == kind:
+            return b""
+        self.carried_sent += 1
+        return frame
 
     def keep_rest(self, rest: Buffer) -> None:
         """Send these bytes, the rest of a frame, before anything else."""
@@ -137,10 +160,10 @@ class StreamChannel(Channel):
             sent = 0
         except OSError as error:
             raise self._broken() from error
-        if sent < HEADER_BYTES:
+        if sent < len(header):
             self.keep_rest(b"".join((header[sent:], payload)))
-        elif sent != size + HEADER_BYTES:
-            rest = payload.cast("B")[sent - HEADER_BYTES :]
+        elif sent != size + len(header):
+            rest = payload.cast("B")[sent - len(header) :]
             self.keep_rest(bytes(rest))  # the payload is the caller's again
         return True
 

@@ -57,3 +57,21 @@ def test_system_calls_of_a_request(counter: str, kind: str, loop: str) -> None:
         assert told["epoll_ctl"] < WAITS[loop]["epoll_ctl"], (side, told)
         assert told["read"] + told["write"] < 0.05, (side, told)
     assert set(sides) == {"client", "server"}
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_a_heartbeat_costs_no_system_call(counter: str, kind: str) -> None:
+    done = subprocess.run(
+        ["env", f"LD_PRELOAD={counter}", sys.executable, "-m", "tests.connection._calls"]
+        + [kind, "trio", "1"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for told in map(json.loads, done.stdout.splitlines()):
+        assert told["heard"] > 0.9, told  # with nearly every answer
+        assert told["send"] + told["sendmsg"] < 1.1, told
+        assert told["recv"] < 1.1, told
