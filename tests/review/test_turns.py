@@ -28,6 +28,10 @@ ENDURED_NS = 30_000_000
 CALLS_MAX = 400
 STREAK_MAX = 64
 MANY, BUSY_NS = 400, 250_000
+QUICK_MAX, QUICK_TURN_NS = 20_000, 50_000
+"""More quick requests than one turn handles, and how long a turn lasts at least."""
+BATCH, BATCH_NS = 256, 150_000
+"""Requests that one call sends, and how long as many again may follow."""
 SLOW_SERVER = """
 import time, l5.blocking
 def handle(request):
@@ -85,6 +89,38 @@ class TestTurns(Harness):
                 serving.server = None
                 poller.add(asking, client._session)
 
+    async def test_quick_requests_have_a_turn_by_time(self, directory: str) -> None:
+        """As long as a turn lasts more than the usual number are handled, and no longer."""
+        async with self.pair(directory) as (client, server):
+            asking: Any = client._session.ring
+            serving: Any = server._session.ring
+            poller: Any = client._session.hub.poller
+            poller.remove(asking)
+            answered = 0
+
+            def handle(request: bytes) -> bytes:
+                nonlocal answered
+                answered += 1
+                asking.try_receive()
+                if answered < QUICK_MAX:
+                    asking.try_send(Kind.REQUEST, 0, answered, b"")
+                return request
+
+            owner = object()
+            serving.server = owner
+            try:
+                asking.try_send(Kind.REQUEST, 0, QUICK_MAX, b"")
+                for _ in range(20):
+                    poller.breathe()
+                    before, began_ns = answered, time.monotonic_ns()
+                    assert poller.serve(owner, handle, False) is True
+                    if time.monotonic_ns() - began_ns < QUICK_TURN_NS:
+                        assert answered - before > STREAK_MAX
+                assert answered < QUICK_MAX
+            finally:
+                serving.server = None
+                poller.add(asking, client._session)
+
     async def test_a_task_that_computes_between_requests(self, directory: str) -> None:
         """The thread beside it takes the GIL again and again, so that is never forgotten."""
         async with self.pair(directory) as (client, server):
@@ -106,6 +142,20 @@ class TestTurns(Harness):
                     pytest.fail("the loop was never due")
             finally:
                 poller.add(theirs, server._session)
+
+    async def test_what_one_call_sends_is_bounded_by_time(self, directory: str) -> None:
+        """Quick ones are followed by as many again; long ones take their time, and are not."""
+        options: dict[str, Any] = {"ring_bytes": 64 << 20, "spin_us": 0, "in_flight_max": 1000}
+        options |= {"segment_bytes": 1 << 16, "credit_bytes": 1 << 20}
+        for size, most in ((0, 3 * BATCH), (1 << 16, BATCH)):
+            async with self.pair(directory, **options) as (client, _):
+                ring: Any = client._session.ring
+                payloads = (bytes(size),) * 3 * BATCH
+                answers: list[bytes | None] = [None] * len(payloads)
+                began_ns = time.monotonic_ns()
+                sent, _, missing = ring.request_many(payloads, answers, 0, len(payloads))
+                if size or time.monotonic_ns() - began_ns < BATCH_NS:
+                    assert sent == missing == most
 
     async def test_many_slow_requests_at_once(self, directory: str) -> None:
         """Each answer comes before the wait for it is over, so that might go on for ever."""
