@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 import l5
 from catfish_app import _wire
-from catfish_app._batch import Found, at_once, in_turns, merged, split
+from catfish_app._batch import Found, Paces, from_both_ends, in_turns
 from catfish_app._client import Mode, RTreeClient, _bad_rect, check_k, ids_of, said_of_search
 from catfish_app._direct import DirectTree, Disturbed, checked_queries, open_tree
 from catfish_app._rtree import Floats, Ids
@@ -36,6 +36,8 @@ _SEARCH, _pack_search = _wire.head(_wire.Op.SEARCH), _wire.HEAD_RECT.pack
 _NOTHING = float("inf")
 """The latency of a request that came to nothing."""
 HEARTBEAT_S = 0.010
+BATCH_ASKED = 16
+"""So often the policy is asked for a batch: for each row it would take longer than searching."""
 _ASKED = frozenset(("tcp", "tls", "unix", "inproc"))
 """Transports over which the server's event loop reads its memory for the client."""
 
@@ -104,6 +106,7 @@ class OffloadingClient(RTreeClient):
         self._policy = policy or self._usual(mode)
         self._observe = self._policy.observe
         self._saves_server = mode == "adaptive" and policy is None  # reading for us is work as well
+        self._paces = Paces()
         self._tree: DirectTree | None = None
         self._opening = anyio.Lock()
         self._reason = ""
@@ -167,13 +170,12 @@ class OffloadingClient(RTreeClient):
 
     def statistics(self) -> OffloadStatistics:
         """Return how the searches went so far."""
-        tree = self._tree
         return OffloadStatistics(
             server=self._server_count,
             client=self._client_count,
             disturbed=self._disturbed,
-            retries=0 if tree is None else tree.retries,
-            one_sided=None if tree is None else tree.region.one_sided,
+            retries=0 if self._tree is None else self._tree.retries,
+            one_sided=None if self._tree is None else self._tree.region.one_sided,
             reason=self._reason,
         )
 
@@ -240,53 +242,58 @@ class OffloadingClient(RTreeClient):
         return answer
 
     async def search_many(self, rects: npt.ArrayLike) -> tuple[Ids, Ids]:
-        """See `RTreeClient.search_many`; the policy is asked for each rectangle.
+        """See `RTreeClient.search_many`; the policy is asked for a part of the batch each time.
 
-        Where it splits them, the server and this client work on their parts at the same time.
+        Where it wants some of them here and some there, the server and this client take the batch
+        from one end each until they meet, and so end together.
         """
         rows = checked_queries(rects)
-        began = perf_counter()
-        parts = split(len(rows), lambda: self._choose(began) is _CLIENT)
-        if not len(parts.ours):
-            return await self._ask_many(rows, began)
-        if not len(parts.theirs):
-            return await self._search_many_here(rows)
-        found: list[Found] = []
-        asked: list[Found] = []
-
-        async def ask() -> None:
-            asked.append(await self._ask_many(rows[parts.theirs], began))
-
-        async def here() -> None:
-            found.append(await self._search_many_here(rows[parts.ours]))
-
-        await at_once(ask, here)
-        return merged(parts, asked[0], found[0])
-
-    async def _search_many_here(self, rows: Floats) -> Found:
-        began, count = perf_counter(), len(rows)
+        began, asked = perf_counter(), min(len(rows), BATCH_ASKED)
+        ours = sum(self._choose(began) is _CLIENT for _ in range(asked))
+        chosen = {_CLIENT: ours, _SERVER: asked - ours}
         try:
-            found = await self._direct(
-                lambda tree: in_turns(tree.search_many, rows), (0, 0, 0, 0), began, count
+            if not chosen[_CLIENT]:
+                return await self._ask_many(rows, chosen)
+            if not chosen[_SERVER]:
+                return await self._search_many_here(rows, chosen)
+            return await from_both_ends(
+                rows,
+                lambda part: self._search_many_here(part, chosen),
+                lambda part: self._ask_many(part, chosen),
+                self._paces,
             )
-            if found is not None:
-                return found
-            given_up = self._last
-            found = await RTreeClient.search_many(self, rows)
-        except BaseException:
-            self._observe(_CLIENT, _NOTHING, perf_counter(), 0, count)
-            raise
-        self._served(began, _CLIENT, given_up, count)
+        finally:  # the other way has done these, or nobody has
+            for path, count in chosen.items():
+                if count:
+                    self._observe(path, _NOTHING, perf_counter(), 0, count)
+
+    async def _search_many_here(self, rows: Floats, chosen: dict[l5.Path, int]) -> Found:
+        began = perf_counter()
+        found = await self._direct(
+            lambda tree: in_turns(tree.search_many, rows), (0, 0, 0, 0), began, len(rows), chosen
+        )
+        if found is not None:
+            return found
+        given_up, found = self._last, await RTreeClient.search_many(self, rows)
+        self._note_served(began, given_up, len(rows))
+        self._note_many(_CLIENT, perf_counter() - began, len(rows), chosen)
         return found
 
-    async def _ask_many(self, rows: Floats, began: float) -> Found:
-        try:
-            answer = await RTreeClient.search_many(self, rows)
-        except BaseException:
-            self._observe(_SERVER, _NOTHING, perf_counter(), 0, len(rows))
-            raise
-        self._served(began, _SERVER, None, len(rows))
+    async def _ask_many(self, rows: Floats, chosen: dict[l5.Path, int]) -> Found:
+        began = perf_counter()
+        answer = await RTreeClient.search_many(self, rows)
+        self._note_served(began, None, len(rows))
+        self._note_many(_SERVER, perf_counter() - began, len(rows), chosen)
         return answer
+
+    def _note_many(
+        self, path: l5.Path, took_s: float, count: int, chosen: dict[l5.Path, int], reads: int = 0
+    ) -> None:
+        """Tell the policy of a part, which it may have `chosen` for the other path."""
+        if count:
+            requests = min(count, chosen[path])
+            chosen[path] -= requests
+            self._observe(path, took_s / count, perf_counter(), reads, requests)
 
     async def _direct(
         self,
@@ -294,6 +301,7 @@ class OffloadingClient(RTreeClient):
         rect: Rect,
         began: float,
         searches: int = 1,
+        chosen: dict[l5.Path, int] | None = None,
     ) -> T | None:
         """Search here; None: ask the server, `_last` tells whether writers are why."""
         self._last = None
@@ -321,10 +329,10 @@ class OffloadingClient(RTreeClient):
         now = perf_counter()
         self._client_count += searches
         self._last = (_CLIENT, now - began, tree.retries - before, False)
-        if searches == 1:
+        if chosen is None:
             self._observe(_CLIENT, now - began, now, tree.reads)
         else:
-            self._observe(_CLIENT, (now - began) / searches, now, tree.reads, searches)
+            self._note_many(_CLIENT, now - began, searches, chosen, tree.reads)
         return found
 
     def _served(
@@ -332,22 +340,25 @@ class OffloadingClient(RTreeClient):
         began: float,
         path: l5.Path,
         given_up: tuple[l5.Path, float, int, bool] | None,
-        searches: int = 1,
     ) -> None:
         """Take note of an answer of the server's.
 
         What was tried here in vain before is a part of what the client's own way takes.
         """
+        now = self._note_served(began, given_up, 1)
+        self._observe(path, now - began, now)
+
+    def _note_served(
+        self, began: float, given_up: tuple[l5.Path, float, int, bool] | None, searches: int
+    ) -> float:
+        """Count answers of the server's; the time."""
         now = perf_counter()
         self._server_count += searches
         if given_up is None:
             self._last = (_SERVER, now - began, 0, False)
         else:
             self._last = (_SERVER, now - began, given_up[2], True)
-        if searches == 1:
-            self._observe(path, now - began, now)
-        elif searches:
-            self._observe(path, (now - began) / searches, now, 0, searches)
+        return now
 
     def _choose(self, now: float) -> l5.Path:
         if self._reason:

@@ -299,7 +299,7 @@ class AdaptiveModel:
         if requests < 0:
             raise ValueError(f"requests={requests}: there are no fewer than 0")
         way = self._server if path is _SERVER else self._client
-        load = max(1.0, way.outstanding / max(1, requests))
+        load = float(max(1, way.outstanding)) if requests == 1 else 1.0
         way.outstanding = max(0, way.outstanding - requests)
         if 0.0 <= latency_s < _INFINITY:
             way.add(latency_s, now, self.interval_s * WINDOW)

@@ -51,7 +51,8 @@ class OffloadPolicy(Protocol):
         """Take note of a request that is done; `reads` is how many reads followed each other.
 
         Each `choose` has one, also when the request failed or was cancelled: `latency_s` is
-        infinite then.  It may stand for some `requests` at once, which took so long each.
+        infinite then.  It may stand for some `requests` at once, which took so long each; for
+        0, where a request went this way that another had been chosen for.
         """
         ...
 

@@ -190,8 +190,7 @@ static PyObject *adaptive_observe(Adaptive *self, PyObject *const *args, Py_ssiz
             return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "requests=%lld: there are no fewer than 0", requests);
     }
     way = &self->of[all[0] == l5_policy_paths[SERVER] ? SERVER : CLIENT];
-    load = (double)way->outstanding / (double)(requests > 1 ? requests : 1);
-    load = load > 1.0 ? load : 1.0;
+    load = requests == 1 && way->outstanding > 1 ? (double)way->outstanding : 1.0;
     way->outstanding = way->outstanding > requests ? way->outstanding - requests : 0;
     if (latency_s >= 0.0 && latency_s < INFINITY) {
         way_add(way, latency_s, now, self->interval_s * WINDOW);
