@@ -81,6 +81,8 @@ class Waits:
         self.at = 0
         self.count = 0
         self.error: BaseException | None = None
+        self.resting = False
+        """Whether the operation waits now, and will not be ended by us."""
         monkeypatch.setattr(_hub.Call, "rest", lambda call: self._rest(call))
 
     def _rest(self, call: _hub.Call) -> None:
@@ -91,6 +93,12 @@ class Waits:
                     raise self.error
                 call.over = True
                 return
+            self.resting = True
+            try:
+                self._original(call)
+            finally:
+                self.resting = False
+            return
         self._original(call)
 
     def interrupted(self, operation: Callable[[], object], at: int) -> object:
@@ -104,6 +112,11 @@ class Waits:
             return error
         finally:
             self.at = 0
+
+    def let_it_rest(self) -> None:
+        """(Other threads) return once the operation waits, or is over: however busy the machine."""
+        while self.at and not self.resting:
+            sleep(0.001)
 
     def at_every_wait(
         self,

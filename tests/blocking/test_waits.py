@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -65,8 +66,14 @@ def _streamed(conn: l5.blocking.Connection, request: bytes) -> bytes:
 def test_requests(tmp_path: Path, waits: Waits, transport: str, how: str, kind: str) -> None:
     expected = set_up(waits, how)
     ended = 0
+
+    def handle(request: bytes) -> bytes:
+        if request[:1] == b"s":
+            waits.let_it_rest()
+        return slow(request)
+
     with (
-        l5.blocking.serve(slow, url_of(tmp_path, transport), **SMALL) as server,
+        l5.blocking.serve(handle, url_of(tmp_path, transport), **SMALL) as server,
         l5.blocking.connect(server.urls[0], **SMALL) as client,
     ):
 
@@ -91,6 +98,7 @@ def test_sends(tmp_path: Path, waits: Waits, transport: str, how: str, size: int
     expected = set_up(waits, how)
     sent: list[int] = []
     given_up: list[int] = []
+    full = threading.Event()
 
     def read(end: l5.blocking.Connection) -> list[int]:
         got: list[int] = []
@@ -98,6 +106,8 @@ def test_sends(tmp_path: Path, waits: Waits, transport: str, how: str, size: int
             if len(message) == size:
                 got.append(int.from_bytes(message[:4], "little"))
             sleep(0.001)
+            while full.is_set() and not waits.resting:
+                sleep(0.001)  # or there is room before anybody waits for it
         return got
 
     def clog() -> None:
@@ -110,9 +120,13 @@ def test_sends(tmp_path: Path, waits: Waits, transport: str, how: str, size: int
 
         def send(number: int) -> None:
             at, waits.at = waits.at, 0
-            clog()
-            waits.at = at
-            client.send(number.to_bytes(4, "little") + bytes(size - 4))
+            full.set()
+            try:
+                clog()
+                waits.at = at
+                client.send(number.to_bytes(4, "little") + bytes(size - 4))
+            finally:
+                full.clear()
 
         def check(number: int, outcome: object) -> None:
             assert outcome is None or isinstance(outcome, expected)
@@ -138,8 +152,10 @@ def test_receives(
     expected = set_up(waits, how)
     got: list[int] = []
     count = 60
+    waited = threading.Event()
 
     def write(end: l5.blocking.Connection) -> None:
+        waited.wait()
         for number in range(count):
             end.send(number.to_bytes(4, "little") + bytes(size - 4))
             sleep(0.001)
@@ -159,6 +175,7 @@ def test_receives(
             else:
                 assert isinstance(outcome, expected)
                 ended += 1
+                waited.set()
         assert ended
     assert got == list(range(count))
 

@@ -268,7 +268,7 @@ async def test_many_tasks_share_a_client(options: dict[str, Any], tmp_path: Path
 async def test_several_workers(tmp_path: Path) -> None:
     rects = boxes(5000)
     async with served(tmp_path, RTree.bulk(rects), workers=3, mode="event") as (tree, server):
-        clients = [await RTreeClient.connect(server.urls[0]) for _ in range(5)]
+        clients = [await RTreeClient.connect(server.urls[0], mode="server") for _ in range(5)]
 
         async def search(client: RTreeClient, seed: int) -> None:
             for query in boxes(50, seed=seed, edge=0.2).tolist():

@@ -306,7 +306,14 @@ def test_levels_are_shown_one_by_one(page: Browser) -> None:
     assert without < before == pixels(page, "a > 200")
 
 
+def end_the_search(page: Browser) -> None:
+    page.call("Runtime.evaluate", expression="document.getElementById('map').focus()")
+    page.key("Escape")
+    page.until("document.querySelector('#result').childElementCount === 0")
+
+
 def test_a_box_is_drawn_and_searched(page: Browser) -> None:
+    end_the_search(page)  # of another test
     assert pixels(page, PINK) == 0
     page.drag((600, 380), (660, 430), shift=True)
     page.until("!!document.querySelector('#result b')")
@@ -319,9 +326,7 @@ def test_a_box_is_drawn_and_searched(page: Browser) -> None:
     assert page.text("#searches .path") in ("server", "client")
     page.until("(document.getElementById('map'), true)")
     assert pixels(page, PINK) > 500
-    page.call("Runtime.evaluate", expression="document.getElementById('map').focus()")
-    page.key("Escape")
-    page.until("document.querySelector('#result').childElementCount === 0")
+    end_the_search(page)
 
 
 def test_the_place_of_the_pointer_is_told_beside_the_tools(page: Browser) -> None:
