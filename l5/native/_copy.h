@@ -6,7 +6,9 @@
  * A ring is small and stays in the caches; source and target may be large and cold.  So:
  *
  *   in    the source is prefetched past the outer caches (it is read once and would push the ring out),
- *         line by line of the ring, which starts 24 bytes before its payload does
+ *         line by line of the ring, which starts 24 bytes before its payload does; of a long payload a
+ *         line of each quarter in turn, because the processor itself fetches ahead as well, one run for
+ *         each page that is being read: four runs, where a copy from front to back has one
  *   out   copying and zeroing are one pass: a line of the ring is asked for once, and at once for
  *         writing, where a copy followed by a memset moves it twice
  *   past  (out, where the target is known to be cold) non-temporal stores: the target's lines are not
@@ -27,8 +29,9 @@
 
 enum {
     L5_LINE = 64,
-    L5_LONG_BYTES = 1024,   /* from here on; below, memcpy is as good */
-    L5_AHEAD_SOURCE = 1024, /* how far ahead is prefetched: */
+    L5_LONG_BYTES = 1024,        /* from here on; below, memcpy is as good */
+    L5_QUARTERS_BYTES = 32768,   /* from here on by quarters: of two pages at least, each */
+    L5_AHEAD_SOURCE = 1024,      /* how far ahead is prefetched: */
     L5_AHEAD_RING = 512,
 };
 
@@ -99,12 +102,27 @@ static inline size_t l5_to_line(const uint8_t *at)
     return (size_t)(-(uintptr_t)at & (L5_LINE - 1));
 }
 
+/* Copy whole lines into the ring, a line of each quarter in turn; return how many bytes that are. */
+static inline size_t l5_copy_quarters(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    size_t quarter = bytes / 4 & ~(size_t)(L5_LINE - 1);
+
+    for (size_t done = 0; done < quarter; done += L5_LINE)
+        for (size_t at = done, i = 0; i < 4; i++, at += quarter) {
+            l5_prefetch_once(from + at + L5_AHEAD_SOURCE);
+            l5_line_copy(to + at, from + at);
+        }
+    return 4 * quarter;
+}
+
 /* Copy a payload of at least a line into the ring. */
 static inline void l5_copy_in(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     size_t done = l5_to_line(to);
 
     memcpy(to, from, done);
+    if (bytes >= L5_QUARTERS_BYTES)
+        done += l5_copy_quarters(to + done, from + done, bytes - done);
     for (; done + L5_LINE <= bytes; done += L5_LINE) {
         l5_prefetch_once(from + done + L5_AHEAD_SOURCE);
         l5_line_copy(to + done, from + done);
