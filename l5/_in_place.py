@@ -99,15 +99,46 @@ def put_back(session: Session, buffer: Buffer, size_bytes: int) -> None:
 
 
 async def receive_into_on(connection: Connection, view: memoryview) -> int:
-    """Do what `receive_into` does, by way of the inbox."""
+    """Do what `receive_into` does, in turn with other tasks; from the inbox what came there."""
     session = connection._session
+    ring = session.ring if session.tap is None else None
     await _transmit.pace(session)
-    await connection._wait_message()
+    while True:
+        if ring is not None and not session.inbox and session.receiver is None:
+            size = await _from_ring(connection, view)
+            if size is not None:
+                return size
+        if await connection._wait_message(session if ring is not None else None):
+            break
     size = len(session.inbox[0])
     if size > len(view):
         raise BufferTooShort(size, len(view))
     view[:size] = connection._take_message()
     return size
+
+
+async def _from_ring(connection: Connection, view: memoryview) -> int | None:
+    """Take the message at the head of the ring, and none behind it; None: there is no whole one.
+
+    What is no message, or not a whole one, or one too long, is left to the session.
+    """
+    session = connection._session
+    while session.state == "OPEN" and not session.inbox:
+        try:
+            size = connection._fast_into(view, False)
+        except Exception as error:
+            connection._explain(error)  # breaks the session: who waits hears how
+            return None
+        if type(size) is int:
+            return size
+        if size is not None:
+            return size[0]  # the loop is due: the next call sees to it
+        before = session.frames_received
+        session.on_ready(1)
+        if session.frames_received == before:
+            return None
+        await _transmit.pace(session)
+    return None
 
 
 class Lease:

@@ -45,6 +45,8 @@ logger = logging.getLogger("l5.session")
 CONTROL_MIN = 1024
 LEAVE_TURNS = 4  # at once, for the last words of a peer that is gone; usually that is all
 _EXPECTED = (OSError, RemoteProtocolError, LocalProtocolError, anyio.BrokenResourceError)
+LONG_BYTES = 16384  # of such messages a turn takes one: copying costs more than the turn
+_DATA = int(Kind.DATA)
 _FOR_RESPONSE, _EMPTY = int(Flag.FOR_RESPONSE), b""
 
 
@@ -197,6 +199,8 @@ class Session(SessionCounters):
                     break
                 self.frames_received += 1
                 DISPATCH[frame[0]](self, frame[1], frame[2], frame[3])
+                if len(frame[3]) >= LONG_BYTES and frame[0] == _DATA and self.inbox and self.ring:
+                    break  # who receives takes what is behind it from the ring, to where it goes
         except anyio.EndOfStream as end:  # who has words for it says them
             self.fail(self.leaving or anyio.BrokenResourceError(*end.args or (GONE,)))
         except Exception as error:

@@ -152,9 +152,12 @@ def note_sent(session: Any, id: int) -> Request:
 
 
 def is_for(server: object, endpoint: Any) -> bool:
-    """Tell whether all that `endpoint` can have are frames that `server`'s leader takes itself."""
+    """Tell whether all that `endpoint` can have are frames that `server`'s leader takes itself.
+
+    A session that is waited for is its own server: whoever receives in place takes its frames.
+    """
     return (
-        getattr(endpoint, "server", None) is server
+        (endpoint is server or getattr(endpoint, "server", None) is server)
         and endpoint.ring is not None
         and endpoint.state == "OPEN"
         and not endpoint.senders
