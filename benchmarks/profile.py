@@ -1,11 +1,22 @@
-"""Where the instructions of a request go: ``python -m benchmarks profile``.
+"""Where a request's time goes: ``python -m benchmarks profile [--by WAY,WAY] [--tree FOLDER]``.
 
-Callgrind counts every instruction of a process, the interpreter's included, and knows no clock.
-Each end in turn runs under it while the other runs as usual: once for a few requests and once for
-many.  The difference, divided by the requests in between, is one request without any of the start.
-Both ends live by a slower clock (slow_clock.c; a C compiler is needed), so that what goes by time
-is no more frequent for being counted.  What the kernel does is not counted, and the part that waits
-depends on how long the other end took: the others are nearly the same on a busy machine.
+Each end in turn is looked at while the other one runs as usual, in as many ways as are asked for:
+
+- ``instructions``: callgrind counts every instruction of the process, the interpreter's included,
+  and knows no clock; what the kernel does is not counted.
+- ``calls``: byte codes, and calls of functions in Python, in C, and in l5's C, by the
+  interpreter's own hooks.
+- ``system-calls``: by ``strace -c``.
+- ``lines``: cache lines that a message takes, by the layout of its memory.
+- ``samples``: shares of the time, by py-spy with native frames (the extra ``profile``).
+
+What is counted is counted twice, for a few requests and for many.  The difference, divided by the
+requests in between, is one request without any of the start.  Where counting makes a process slow
+both ends live by a slower clock (slow_clock.c; a C compiler is needed), so that what goes by time
+is no more frequent for being counted.  The part that waits depends on how long the other end took:
+the others are nearly the same on a busy machine.
+
+``--tree`` profiles another checkout of l5, built there, by the same means: a state before a change.
 """
 
 import argparse
@@ -16,21 +27,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import anyio
-
-import l5
+from benchmarks import _profile_counts as counts
 from benchmarks._harness import Row
 
-PAYLOAD = bytes(range(64))
 WARM = 256
 REQUESTS = 2048
 CLOCK = Path(__file__).with_name("slow_clock.c")
 TOP = 12
-LIMIT_S = 300
 ROOT = Path(__file__).resolve().parents[1]
 
 Function = tuple[str, str]
@@ -54,29 +61,6 @@ PARTS = (
 """What a function counts to: the first whose file and name fit."""
 
 
-async def echo(request: bytes) -> bytes:
-    """Answer with the request itself."""
-    return request
-
-
-async def serve(url: str, ready: int) -> None:
-    """Serve until standard input ends."""
-    async with l5.serve(echo, url, hello_timeout=60.0):
-        os.write(ready, b"R")
-        os.close(ready)
-        await anyio.to_thread.run_sync(os.read, 0, 1)
-
-
-async def ask(url: str, count: int) -> None:
-    """Send so many requests, one after another."""
-    limits = {"connect_timeout": 60.0, "hello_timeout": 60.0}
-    async with await l5.connect(url, **limits) as connection:
-        if connection.transport != "shm":
-            raise RuntimeError(f"meant to count shared memory: {connection.upgrade_report}")
-        for _ in range(count):
-            await connection.request(PAYLOAD)
-
-
 def compile_clock(folder: Path) -> Path:
     """Make the library that is preloaded."""
     library = folder / "slow_clock.so"
@@ -86,34 +70,6 @@ def compile_clock(folder: Path) -> Path:
     options = ["-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
     subprocess.run([compiler, *options, CLOCK, "-o", library], check=True)
     return library
-
-
-def run_pair(folder: str, clock: Path, counted: str, count: int) -> dict[Function, int]:
-    """Let a client ask so often with one end under callgrind; return what that end executed."""
-    out = Path(folder, f"{counted}-{count}.out")
-    url = f"l5+unix://{folder}/s"
-    callgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "-q"]
-    end = [sys.executable, "-m", "benchmarks", "profile", "--end"]
-    ends = {
-        role: [*(callgrind if role == counted else []), *end, role] for role in ("server", "client")
-    }
-    reading, writing = os.pipe()
-    slowly = {**os.environ, "LD_PRELOAD": str(clock)}
-    command = [*ends["server"], url, str(writing)]
-    with subprocess.Popen(
-        command, pass_fds=[writing], stdin=subprocess.PIPE, cwd=ROOT, env=slowly
-    ) as server:
-        os.close(writing)
-        try:
-            if os.read(reading, 1) != b"R":
-                raise RuntimeError("the server did not start")
-            client = [*ends["client"], url, str(count)]
-            subprocess.run(client, cwd=ROOT, env=slowly, check=True, timeout=LIMIT_S)
-            server.communicate(b"\n", timeout=LIMIT_S)
-        finally:
-            os.close(reading)
-            server.kill()
-    return instructions(out.read_text())
 
 
 def instructions(callgrind: str) -> dict[Function, int]:
@@ -174,34 +130,80 @@ def rows_of(role: str, counts: Mapping[Function, float]) -> Iterator[Row]:
         yield {**row, "function": name, "file": Path(file).name, "value": round(count, 1)}
 
 
-def run(requests: int) -> Iterator[Row]:
-    """Profile both ends."""
-    for role in ("client", "server"):
-        with tempfile.TemporaryDirectory(prefix="l5-profile-") as folder:
-            clock = compile_clock(Path(folder))
-            few = run_pair(folder, clock, role, WARM)
-            many = run_pair(folder, clock, role, WARM + requests)
-        yield from rows_of(role, per_request(few, many, requests))
+def count_instructions(pair: counts.Pair, role: str, few: int, many: int) -> Iterator[Row]:
+    """Yield the instructions a request of one end, under callgrind."""
+    found: list[dict[Function, int]] = []
+    with tempfile.TemporaryDirectory(prefix="l5-profile-") as folder:
+        for count in (few, many):
+            out = Path(folder, str(count))
+            callgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "-q"]
+            pair.run(role, count, callgrind)
+            found.append(instructions(out.read_text()))
+    yield from rows_of(role, per_request(found[0], found[1], many - few))
+
+
+def take_samples(pair: counts.Pair, role: str, few: int, many: int) -> Iterator[Row]:
+    """Yield the shares of time of one end; they do not depend on how many are asked."""
+    del few, many
+    yield from counts.samples(pair, role)
+
+
+Way = tuple[str, bool, Callable[[counts.Pair, str, int, int], Iterator[Row]]]
+WAYS: dict[str, Way] = {
+    "instructions": ("valgrind", True, count_instructions),
+    "calls": ("", True, counts.interpreter),
+    "system-calls": ("strace", False, counts.system_calls),
+    "samples": ("py-spy", False, take_samples),
+}
+"""By name: the program that is needed, whether the clock has to be slow, what to do."""
+HAS = {"valgrind": "Debian: valgrind", "strace": "Debian: strace", "py-spy": "pip: l5net[profile]"}
+
+
+def run(tree: Path, ways: Sequence[str], requests: int) -> Iterator[Row]:
+    """Profile both ends of what is in `tree`."""
+    if "lines" in ways:
+        yield from counts.lines(tree)
+    for way in (WAYS[name] for name in ways if name in WAYS):
+        for role in ("client", "server"):
+            with tempfile.TemporaryDirectory(prefix="l5-profile-") as folder:
+                slowly = {"LD_PRELOAD": str(compile_clock(Path(folder)))} if way[1] else {}
+                pair = counts.Pair(tree, folder, {**os.environ, **slowly})
+                yield from way[2](pair, role, WARM, WARM + requests)
+
+
+def missing(ways: Sequence[str]) -> list[str]:
+    """Return the programs that these ways need and that are not here."""
+    needed = [WAYS[name][0] for name in ways if name in WAYS]
+    return [program for program in needed if program and not shutil.which(program)]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the rows; return what the process exits with."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks profile", description=__doc__)
+    every = [*WAYS, "lines"]
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks profile",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the lines there as well")
     parser.add_argument("--requests", metavar="N", type=int, default=REQUESTS)
-    parser.add_argument("--end", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--by", metavar="WAYS", default="instructions", help="or all")
+    parser.add_argument("--tree", metavar="FOLDER", type=Path, default=ROOT)
     given: Any = parser.parse_args(arguments)
-    if given.end:
-        role, url, argument = given.end
-        anyio.run(serve if role == "server" else ask, url, int(argument))
-        return 0
+    ways = every if given.by == "all" else given.by.split(",")
+    tree: Path = given.tree.resolve()
+    if unknown := [way for way in ways if way not in every]:
+        parser.error(f"--by {unknown[0]}: expected some of {', '.join(every)}, or all")
+    if not list((tree / "l5").glob("_native*.so")):
+        parser.error(f"--tree {tree}: no built l5 is there (python l5/native/build.py)")
     if given.requests < 1:
         parser.error(f"--requests must be at least 1, not {given.requests}")
-    if not shutil.which("valgrind"):
-        print("benchmarks: profile needs valgrind: install it (Debian: valgrind)", file=sys.stderr)
+    for program in missing(ways):
+        where = f"install it ({HAS[program]})"
+        print(f"benchmarks: profile needs {program}: {where}", file=sys.stderr)
         return 1
     lines: list[str] = []
-    for row in run(given.requests):
+    for row in run(tree, ways, given.requests):
         lines.append(json.dumps(row))
         print(lines[-1], flush=True)
     if given.json:
