@@ -35,7 +35,7 @@ logger = logging.getLogger("l5.session")
 
 _numbers = itertools.count(1)
 _sessions: dict[int, weakref.ref[Session]] = {}
-_servers: weakref.WeakValueDictionary[int, AnyServer] = weakref.WeakValueDictionary()
+_servers: dict[int, weakref.ref[AnyServer]] = {}
 _closed: dict[tuple[str, str], Totals] = {}
 _watchers = 0
 
@@ -138,8 +138,14 @@ on_session: list[Any] = []
 
 def add_server(server: AnyServer) -> None:
     """Note a server that has been started."""
-    _servers[id(server)] = server
+    key = id(server)
+    _servers[key] = weakref.ref(server, lambda _: _servers.pop(key, None))
     _open_status_if_wanted()
+
+
+def remove_server(server: AnyServer) -> None:
+    """Forget a server that has been stopped, though somebody may hold it still."""
+    _servers.pop(id(server), None)
 
 
 def _open_status_if_wanted() -> None:
@@ -191,6 +197,7 @@ def snapshot() -> Snapshot:
     Any thread may call it.  Latencies are there only while somebody watches (``l5 top``).
     """
     live = sessions()
+    servers = [ref() for ref in list(_servers.values())]
     totals = dict(_closed)
     hubs = {id(session.hub): session.hub for session in live}
     for session in live:
@@ -201,7 +208,7 @@ def snapshot() -> Snapshot:
         command=" ".join(sys.argv)[:200],
         time_ns=time.monotonic_ns(),
         connections=tuple(_view(session) for session in live),
-        servers=tuple(_view_of_server(server) for server in list(_servers.values())),
+        servers=tuple(_view_of_server(server) for server in servers if server is not None),
         loops=tuple(loop_statistics_of(hub) for hub in hubs.values()),
         totals=tuple(totals.values()),
     )

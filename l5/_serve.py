@@ -21,7 +21,7 @@ from ._flow import Budget
 from ._handler import Handler, takes_context
 from ._heartbeat import tell_client
 from ._limits import explain
-from ._live import add_server, on_session
+from ._live import add_server, on_session, remove_server
 from ._service import NativeService
 from ._statistics import answered_in_c
 from ._wait import Hub, current_hub
@@ -163,6 +163,7 @@ class Server:
                 self._acceptor.exports.close()
                 for session in list(self._sessions):
                     session.close()
+                remove_server(self)
                 closed.set()
                 logger.info("stopped: %s", ", ".join(self.urls))
 

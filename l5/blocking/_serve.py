@@ -18,7 +18,7 @@ import anyio
 from .._acceptor import Acceptor
 from .._handler import takes_context
 from .._limits import Complaint, explain
-from .._live import add_server
+from .._live import add_server, remove_server
 from .._serve import ServerStatistics
 from .._service import NativeService
 from ._budget import ThreadBudget, TotalBudget
@@ -143,6 +143,7 @@ class Server:
                 with suppress(RuntimeError):
                     loop.call(self._close_exports)
                 loop.stop()
+            remove_server(self)
             self._closed.set()
             self._news.put(0)
 

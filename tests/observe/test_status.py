@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 import l5
+import l5.blocking
 from l5 import native
 from l5._cli import _bench, _top
 from l5._latency import Histogram, bucket_of
@@ -77,6 +78,18 @@ def test_top_shows_what_happened(echo: tuple[subprocess.Popen[str], str]) -> Non
     text = run("top", url, "--once", "--interval", "0.05")
     for word in (f"process {process.pid}", "spun", "slept", "p99 us", "ring in", url):
         assert word in text
+
+
+async def test_servers_are_shown_while_they_run(tmp_path: Path) -> None:
+    """Not until they are collected: who starts and stops many would see them all."""
+    server = l5.serve(bytes.upper, f"l5+unix://{tmp_path}/s")
+    async with server:
+        assert server.urls in [view.urls for view in l5.snapshot().servers]
+    assert server.urls not in [view.urls for view in l5.snapshot().servers]
+    blocking = l5.blocking.serve(bytes.upper, f"l5+unix://{tmp_path}/b")
+    with blocking:
+        assert blocking.urls in [view.urls for view in l5.snapshot().servers]
+    assert blocking.urls not in [view.urls for view in l5.snapshot().servers]
 
 
 @pytest.mark.skipif(not native.available, reason=native.reason)
