@@ -17,12 +17,44 @@ from ._wait import Waiter
 if TYPE_CHECKING:
     from ._connection import Connection
     from ._fast import Ring
+    from ._requests import RequestTable
     from ._session import Session
     from .abc import Buffer
 
 __all__ = ["receive_many", "request_many"]
 
 _Pending = deque[tuple[int, Request]]
+
+
+class Flight:
+    """Requests that C has under way while the event loop has its turn.
+
+    Making an object of each costs more than all else that is done for it, and mostly nobody asks:
+    C goes on, and takes the answers itself.  Whoever asks for one of them, or ends them all, has
+    objects made of all that have no answer; then C takes no more.
+    """
+
+    def __init__(self, table: RequestTable, answers: list[bytes | None], start: int) -> None:
+        self._table = table
+        self._answers = answers
+        self._start = start
+        self.sent: int = start
+        self.first_id: int = 0
+        self.missing: int = 0
+        self.requests: _Pending | None = None
+        """Places in `answers` and what waits for them, once somebody has asked."""
+
+    def scatter(self) -> _Pending:
+        """Make the objects, if that has not been done."""
+        if self.requests is None:
+            self.requests = deque()
+            if self.missing:
+                for place in range(self._start, self.sent):
+                    if self._answers[place] is None:
+                        id = self.first_id + place - self._start
+                        request = self._table.open(id, Waiter(), sent=True)
+                        self.requests.append((place, request))
+        return self.requests
 
 
 async def request_many(
@@ -82,18 +114,8 @@ async def _send_more(
 ) -> int:
     """Send from `place` on; return how far that went, with what has no answer yet in `pending`."""
     session = connection._session
-    ring: Ring | None = session.ring
-    if ring is not None and not pending and _is_for_c(session, batch[place]):
-        try:
-            sent, first_id, missing = ring.request_many(batch, answers, place, window)
-        except Exception as error:
-            raise connection._explain(error) from None
-        for number in range(place, sent if missing else place):
-            if answers[number] is None:
-                waiter = Waiter()
-                request = session.requests.open(first_id + number - place, waiter, sent=True)
-                pending.append((number, request))
-        await _transmit.pace(session)
+    if not pending and _is_for_c(session, batch[place]):
+        sent = await _send_windows(connection, batch, answers, place, window, pending)
         if sent > place:
             return sent
     view = _transmit.as_bytes_view(batch[place])
@@ -101,6 +123,46 @@ async def _send_more(
     pending.append((place, request))
     await connection._send_request(request, 0, view)
     return place + 1
+
+
+async def _send_windows(
+    connection: Connection,
+    batch: tuple[Buffer, ...],
+    answers: list[bytes | None],
+    start: int,
+    window: int,
+    pending: _Pending,
+) -> int:
+    """Let C send; the requests that are under way in a turn of the event loop stay C's.
+
+    So the peer has something to do meanwhile.
+    """
+    session = connection._session
+    ring: Ring | None = session.ring
+    table = session.requests
+    flight = Flight(table, answers, start)
+    goes_on = True
+    try:
+        while goes_on and ring is not None:
+            try:
+                flight.sent, flight.first_id, flight.missing, goes_on = ring.request_many(
+                    batch, answers, start, window, flight.sent, flight.first_id, flight.missing
+                )
+            except Exception as error:
+                raise connection._explain(error) from None
+            if not goes_on:
+                break
+            table.flights.append(flight)
+            await _transmit.pace(session)
+            if flight.requests is not None or session.tap or session.watch:
+                break
+            table.flights.remove(flight)
+    finally:
+        if flight in table.flights:
+            table.flights.remove(flight)
+        pending.extend(flight.scatter())
+    await _transmit.pace(session)
+    return flight.sent
 
 
 async def _take_oldest(

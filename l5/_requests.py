@@ -17,6 +17,7 @@ from ._errors import DeadlineExceeded, RemoteProtocolError, RequestFailed
 
 if TYPE_CHECKING:
     from ._latency import Watch
+    from ._many import Flight
     from ._wait import Waiter
 
 DEADLINE_TYPE = "DeadlineExceeded"
@@ -58,6 +59,8 @@ class RequestTable:
 
     def __init__(self) -> None:
         self._requests: dict[int, Request] = {}
+        self.flights: list[Flight] = []
+        """Some may have requests without an answer, too."""
         self.late_answers: int = 0
         self.watch: Watch | None = None
 
@@ -81,6 +84,9 @@ class RequestTable:
     def get(self, id: int) -> Request:
         """Return the request that a frame names; `RemoteProtocolError` if there is none."""
         request = self._requests.get(id)
+        if request is None and self.flights:
+            self._scatter()
+            request = self._requests.get(id)
         if request is None:
             raise RemoteProtocolError(f"the peer answered request {id}, which has no answer open")
         return request
@@ -142,8 +148,14 @@ class RequestTable:
             return None
         return request
 
+    def _scatter(self) -> None:
+        for flight in self.flights:
+            flight.scatter()
+        self.flights.clear()
+
     def fail_all(self, error: Exception) -> None:
         """End every request with `error`: the connection is gone."""
+        self._scatter()
         requests, self._requests = self._requests, {}
         for request in requests.values():
             request.done = True

@@ -47,7 +47,7 @@ enum {
     SLEPT_MAX_NS = 40000000, /* a sleep that took longer was not only for the GIL */
     SLEEPS_JUDGED = 8,       /* shorter ones in a row, before they are judged */
     NEAR_WAITS = 4,          /* waits near a client before a server leaves the CPU */
-    BATCH_MAX = 256,         /* requests that one call of request_many sends */
+    BATCH_MAX = 256,         /* requests that one call of request_many sends, however long they take */
     STREAK_MAX = 64,         /* messages before the event loop must run */
     TURN_MIN_NS = 50000,     /* handling requests, however many, before it must */
     TURN_MAX_NS = 500000,    /* the same, however few */

@@ -1,35 +1,40 @@
 /* Many messages in one call into C.  See _fast.h. */
 #include "_fast.h"
 
-enum { SOME = 8, RELAX_EACH = 8, WAITS = 8, BATCH_NS = 150000, WAITED_MAX_NS = 2000000 };
+enum { SOME = 8, RELAX_EACH = 8, WAITS = 8, BATCH_NS = 150000, LOOK_EACH = 16, WAITED_MAX_NS = 2000000 };
 
 /* Requests that are sent together, by their place in the caller's tuple: [start, sent) are on their way
  * or answered, `done` of them answered. */
 struct batch {
     PyObject *payloads, *answers;
     Py_ssize_t start, sent, done, window;
-    Py_ssize_t most;   /* how many are sent before the event loop runs */
+    Py_ssize_t most;   /* are sent before anybody asks for the time (again) */
     uint64_t first_id; /* of the payload at `start` */
     uint64_t begun_ns;
+    int goes_on;       /* the event loop is due; nothing else stands in the way */
 };
 
-/* Tell whether as many as one call sends are on their way; quick ones may be followed by as many again. */
-static int is_full(struct batch *batch)
+static Py_ssize_t under_way(const struct batch *batch)
 {
-    if (batch->sent - batch->start < batch->most)
-        return 0;
-    if (l5_now_ns() - batch->begun_ns < BATCH_NS)
-        batch->most += BATCH_MAX;
-    else
-        batch->most = 0;
-    return !batch->most;
+    return batch->sent - batch->start - batch->done;
+}
+
+/* Tell whether the event loop must run: this call has sent as many as one does, and quick ones may be followed
+ * by more, but not for long.  The peer works on those that are under way meanwhile. */
+static int is_due(struct batch *batch)
+{
+    if (batch->goes_on || batch->sent < batch->most)
+        return batch->goes_on;
+    batch->most = batch->sent + LOOK_EACH;
+    batch->goes_on = l5_now_ns() - batch->begun_ns >= BATCH_NS;
+    return batch->goes_on;
 }
 
 /* Send what the window and the ring take; -1 with an exception. */
 static int send_some(Ring *self, struct batch *batch)
 {
     while (batch->sent < PyTuple_GET_SIZE(batch->payloads) &&
-           batch->sent - batch->start - batch->done < batch->window && !is_full(batch)) {
+           under_way(batch) < batch->window && !is_due(batch)) {
         Py_buffer view;
         int rc;
 
@@ -82,9 +87,7 @@ static Py_ssize_t take_some(Ring *self, struct batch *batch)
  * peer, who has to fetch it back for the next message.  While enough is under way nobody waits for us. */
 static void let_some_come(const struct batch *batch, Py_ssize_t taken)
 {
-    Py_ssize_t under_way = batch->sent - batch->start - batch->done;
-
-    if (taken < SOME && under_way > 2 * SOME)
+    if (taken < SOME && under_way(batch) > 2 * SOME)
         for (int i = 0; i < SOME * RELAX_EACH; i++)
             l5_relax();
 }
@@ -101,7 +104,7 @@ static int wait_for_some(Ring *self, const struct batch *batch)
     return 0;
 }
 
-/* Send and take until all is answered, or something else is to do first. */
+/* Send and take until all is answered, the event loop is due, or something else is to do first. */
 static int exchange(Ring *self, struct batch *batch)
 {
     for (;;) {
@@ -109,7 +112,7 @@ static int exchange(Ring *self, struct batch *batch)
 
         if (send_some(self, batch) < 0)
             return -1;
-        if (batch->sent - batch->start == batch->done || !self->open || !self->poller)
+        if (!under_way(batch) || !self->open || !self->poller || is_due(batch))
             return 0;
         taken = take_some(self, batch);
         if (!taken && wait_for_some(self, batch))
@@ -120,43 +123,68 @@ static int exchange(Ring *self, struct batch *batch)
     }
 }
 
+/* Read the arguments: what to send, and how far the call before came, of which `missing` are under way. */
+static int parse(PyObject *const *args, Py_ssize_t count, struct batch *batch)
+{
+    Py_ssize_t missing;
+
+    if (count != 7 || !PyTuple_CheckExact(args[0]) || !PyList_CheckExact(args[1]) ||
+        PyTuple_GET_SIZE(args[0]) != PyList_GET_SIZE(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "request_many(payloads, answers, start, window, sent, first_id, missing)");
+        return -1;
+    }
+    batch->payloads = args[0];
+    batch->answers = args[1];
+    batch->start = PyLong_AsSsize_t(args[2]);
+    batch->window = PyLong_AsSsize_t(args[3]);
+    batch->sent = PyLong_AsSsize_t(args[4]);
+    batch->first_id = PyLong_AsUnsignedLongLong(args[5]);
+    missing = PyLong_AsSsize_t(args[6]);
+    if (PyErr_Occurred())
+        return -1;
+    if (batch->start < 0 || batch->window < 1 || batch->sent < batch->start ||
+        batch->sent > PyTuple_GET_SIZE(batch->payloads) || missing < 0 || missing > batch->sent - batch->start) {
+        PyErr_SetString(PyExc_ValueError, "start and sent are places, window is at least one, and missing were sent");
+        return -1;
+    }
+    batch->done = batch->sent - batch->start - missing;
+    return 0;
+}
+
 PyObject *l5_ring_request_many(Ring *self, PyObject *const *args, Py_ssize_t count)
 {
     struct batch batch = {0};
-    uint64_t free_places;
+    Py_ssize_t done;
+    uint64_t others, free_places;
     int rc;
 
-    if (count != 4 || !PyTuple_CheckExact(args[0]) || !PyList_CheckExact(args[1]) ||
-        PyTuple_GET_SIZE(args[0]) != PyList_GET_SIZE(args[1]))
-        return PyErr_Format(PyExc_TypeError, "request_many(payloads, answers, start, window)");
-    batch.payloads = args[0];
-    batch.answers = args[1];
-    batch.start = batch.sent = PyLong_AsSsize_t(args[2]);
-    batch.window = PyLong_AsSsize_t(args[3]);
-    if (PyErr_Occurred() || !l5_ring_ready(self))
+    if (parse(args, count, &batch) < 0 || !l5_ring_ready(self))
         return NULL;
-    if (batch.start < 0 || batch.window < 1)
-        return PyErr_Format(PyExc_ValueError, "start is a place, and window at least one");
-    batch.first_id = self->next_id;
-    batch.most = BATCH_MAX;
+    if (batch.sent == batch.start)
+        batch.first_id = self->next_id;
     batch.begun_ns = l5_now_ns();
-    free_places = self->in_flight < self->in_flight_max ? self->in_flight_max - self->in_flight : 0;
+    batch.most = batch.sent + BATCH_MAX;
+    others = self->in_flight - (uint64_t)under_way(&batch);
+    free_places = others < self->in_flight_max ? self->in_flight_max - others : 0;
     if ((uint64_t)batch.window > free_places)
         batch.window = (Py_ssize_t)free_places;
     /* LOCKED_INSIDE or not: only the engine calls this, between two of its steps */
     if (self->poller && !self->queued) {
+        done = batch.done;
+        self->in_flight = others;
         l5_poller_stir(self);
         rc = exchange(self, &batch);
-        self->in_flight += (uint64_t)(batch.sent - batch.start - batch.done);
+        self->in_flight += (uint64_t)under_way(&batch);
         if (self->poller)
-            self->poller->streak += (uint32_t)batch.done;
+            self->poller->streak += (uint32_t)(batch.done - done);
         if (rc < 0 && batch.sent == batch.start)
             return NULL;
         if (rc < 0) /* those that were sent are the caller's to wait for: the next call finds it again */
             PyErr_Clear();
+        batch.goes_on &= rc >= 0 && under_way(&batch);
     }
-    return Py_BuildValue("(nKn)", batch.sent, (unsigned long long)batch.first_id,
-                         batch.sent - batch.start - batch.done);
+    return Py_BuildValue("(nKnN)", batch.sent, (unsigned long long)batch.first_id, under_way(&batch),
+                         PyBool_FromLong(batch.goes_on));
 }
 
 /* Size of the longest of these; None when some are no bytes, and Python has to look at each. */
