@@ -17,6 +17,8 @@ not: they come late, and say nothing of the way.  So:
 The last line is for a client that has several requests under way.  Its processor and the server's
 are two; a server that is never without a request of ours gives all that it has, and the others wait
 for nothing meanwhile.  One is enough for that; if not, then the server is not busy, and says so.
+But to ask costs the client's processor as well, and to wait for a server that sleeps may cost it
+more than to search.  So whether it pays is tried: what gets done in windows of time tells.
 
 The share is moved by heartbeats, as `BackoffPolicy` moves it, but that a busy server is left only
 if that pays.  The way that is not used is tried so rarely that it costs `explore` of the time.
@@ -60,6 +62,8 @@ SHARE_MIN, SHARE_MAX = 1e-4, 0.99
 WINDOW = 4.0
 """Intervals of heartbeats that latencies are summed up over, outliers and all: a server that is
 held back for the rest of each period answers most requests fast, and some not until then."""
+TRIED_EACH = 16
+"""Each so many windows the server gets none of several requests, or one, whichever seemed worse."""
 
 
 class _Way:
@@ -153,16 +157,22 @@ class AdaptiveModel:
 
     __slots__ = (
         "_client",
+        "_count",
         "_credit",
         "_due",
         "_explore",
         "_last",
+        "_offered",
         "_random",
+        "_rates",
         "_sequence",
         "_server",
         "_until_first",
+        "_window_at",
+        "_windows",
         "busy_rounds",
         "interval_s",
+        "lends",
         "n",
         "server_share",
         "stale_s",
@@ -189,15 +199,22 @@ class AdaptiveModel:
         self._credit = random()
         self._explore = explore / (0.5 + random())
         self._last = -_INFINITY
-        self._forget()
+        self._forget(0.0)
 
-    def _forget(self) -> None:
+    def _forget(self, now: float) -> None:
         self._server.forget()
         self._client.forget()
         self.server_share: float = 1.0
         self.busy_rounds: int = 0
         self._until_first = FIRST
         self._due = _INFINITY
+        self.lends: bool = False
+        """Whether the server has one of several requests, just now."""
+        self._rates = [0.0, 0.0]  # requests in a second, while it had none, and while it had one
+        self._windows = 0
+        self._window_at = now
+        self._count = 0
+        self._offered = False  # in this window, there was one that it could have had
 
     @property
     def server_s(self) -> float:
@@ -232,6 +249,9 @@ class AdaptiveModel:
         if now >= self._due:
             self._due = now + self.interval_s
             self._return(RETURN_MAX)
+        if now - self._window_at >= self.interval_s * WINDOW:
+            self._judge(now)
+        self._count += 1
         path = self._path(now)
         way, other = self._server, self._client
         if path is _CLIENT:
@@ -246,7 +266,7 @@ class AdaptiveModel:
     def _wake(self, now: float) -> None:
         """Forget what was before a long silence."""
         if now - self._last > self.stale_s:
-            self._forget()
+            self._forget(now)
         self._last = now
 
     def _path(self, now: float) -> Path:
@@ -286,7 +306,30 @@ class AdaptiveModel:
         server, client = self._server, self._client
         if server.outstanding or not client.outstanding or not server.count or not client.count:
             return False
-        return server.next_s() < client.next_s() * PRICE
+        if not server.next_s() < client.next_s() * PRICE:
+            return False
+        self._offered = True
+        return self.lends
+
+    def _judge(self, now: float) -> None:
+        """(At the end of a window) find out whether more gets done if the server has one of ours.
+
+        A window without such a request tells nothing, and neither does one that has lasted for
+        long, because nobody asked.
+        """
+        taken_s = now - self._window_at
+        if self._offered and taken_s < self.interval_s * WINDOW * 2.0:
+            rate, known = self._count / taken_s, self._rates[self.lends]
+            self._rates[self.lends] = known + (rate - known) * 0.5 if known > 0.0 else rate
+            self._windows += 1
+            if not self._rates[not self.lends] > 0.0:
+                self.lends = not self.lends
+            else:
+                better = self._rates[True] > self._rates[False]
+                self.lends = better if self._windows % TRIED_EACH else not better
+        self._window_at = now
+        self._count = 0
+        self._offered = False
 
     def observe(
         self, path: Path, latency_s: float, now: float, reads: int = 0, requests: int = 1

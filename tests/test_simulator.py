@@ -237,8 +237,8 @@ def test_a_client_with_several_requests_uses_both_processors(
         )
     )
     possible = server + client * (1.0 - server * request_s / clients)
-    assert adaptive >= 0.95 * possible
-    assert adaptive >= 0.8 * (server + client)
+    assert adaptive >= 0.9 * possible
+    assert adaptive >= 0.75 * (server + client)
 
 
 def test_a_run_can_be_repeated() -> None:

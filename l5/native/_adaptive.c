@@ -19,7 +19,7 @@
 #include "_adaptive_way.h"
 
 enum { SERVER = 0, CLIENT = 1 };
-enum { FIRST = 64 };
+enum { FIRST = 64, TRIED_EACH = 16 };
 
 static const double MUCH = 4.0, PRICE = 2.0, WINDOW = 4.0;
 static const double RETURN_MAX = 2.0, RETURN_PAYS = 1.2, SHARE_MIN = 1e-4, SHARE_MAX = 0.99;
@@ -32,11 +32,14 @@ typedef struct {
     double threshold, interval_s, explore, stale_s;
     double server_share, credit, due, last;
     int until_first;
+    int lends, offered; /* the server has one of several requests; in this window, it could have one */
+    double rates[2], window_at;
+    long long requests, windows;
 } Adaptive;
 
 /* ---- both ------------------------------------------------------------------------------------ */
 
-static void forget_all(Adaptive *self)
+static void forget_all(Adaptive *self, double now)
 {
     way_forget(&self->of[SERVER]);
     way_forget(&self->of[CLIENT]);
@@ -44,13 +47,17 @@ static void forget_all(Adaptive *self)
     self->busy_rounds = 0;
     self->until_first = FIRST;
     self->due = INFINITY;
+    self->lends = self->offered = 0;
+    self->rates[0] = self->rates[1] = 0.0;
+    self->window_at = now;
+    self->requests = self->windows = 0;
 }
 
 /* Forget what was before a long silence. */
 static void wake(Adaptive *self, double now)
 {
     if (now - self->last > self->stale_s)
-        forget_all(self);
+        forget_all(self, now);
     self->last = now;
 }
 
@@ -70,11 +77,39 @@ static int is_shorter(const Way *server, const Way *client)
 }
 
 /* Whether the server, which would get nothing, gets one of several requests. */
-static int may_have_one(const Way *server, const Way *client)
+static int may_have_one(Adaptive *self)
 {
+    const Way *server = &self->of[SERVER], *client = &self->of[CLIENT];
+
     if (server->outstanding || !client->outstanding || !server->count || !client->count)
         return 0;
-    return way_next_s(server) < way_next_s(client) * PRICE;
+    if (!(way_next_s(server) < way_next_s(client) * PRICE))
+        return 0;
+    self->offered = 1;
+    return self->lends;
+}
+
+/* (At the end of a window) find out whether more gets done if the server has one of ours. */
+static void judge(Adaptive *self, double now)
+{
+    double taken_s = now - self->window_at;
+
+    if (self->offered && taken_s < self->interval_s * WINDOW * 2.0) {
+        double rate = (double)self->requests / taken_s, known = self->rates[self->lends];
+
+        self->rates[self->lends] = known > 0.0 ? known + (rate - known) * 0.5 : rate;
+        self->windows++;
+        if (!(self->rates[!self->lends] > 0.0)) {
+            self->lends = !self->lends;
+        } else {
+            int better = self->rates[1] > self->rates[0];
+
+            self->lends = self->windows % TRIED_EACH ? better : !better;
+        }
+    }
+    self->window_at = now;
+    self->requests = 0;
+    self->offered = 0;
 }
 
 static int next_path(Adaptive *self, double now)
@@ -85,11 +120,11 @@ static int next_path(Adaptive *self, double now)
     way_forgive(server, now, self->stale_s);
     way_forgive(client, now, self->stale_s);
     if (client->count && is_shorter(server, client))
-        return way_is_due(server, now, self->explore) || may_have_one(server, client) ? SERVER : CLIENT;
+        return way_is_due(server, now, self->explore) || may_have_one(self) ? SERVER : CLIENT;
     credit = self->credit + self->server_share;
     if (credit < 1.0) {
         self->credit = credit;
-        return may_have_one(server, client) ? SERVER : CLIENT;
+        return may_have_one(self) ? SERVER : CLIENT;
     }
     self->credit = credit - 1.0;
     if (!client->count) {
@@ -159,6 +194,9 @@ static PyObject *adaptive_choose(Adaptive *self, PyObject *now)
         self->due = now_s + self->interval_s;
         go_back(self, RETURN_MAX);
     }
+    if (now_s - self->window_at >= self->interval_s * WINDOW)
+        judge(self, now_s);
+    self->requests++;
     path = next_path(self, now_s);
     way = &self->of[path];
     if (way->outstanding == 0)
@@ -246,7 +284,7 @@ static int adaptive_init(Adaptive *self, PyObject *args, PyObject *Py_UNUSED(nam
     self->random = Py_NewRef(random);
     self->sequence = -1;
     self->last = -INFINITY;
-    forget_all(self);
+    forget_all(self, 0.0);
     if (draw(self, &credit) < 0 || draw(self, &jitter) < 0)
         return -1;
     self->credit = credit;
@@ -294,6 +332,7 @@ static PyMemberDef adaptive_members[] = {
     {"stale_s", T_DOUBLE, offsetof(Adaptive, stale_s), READONLY, "after which all is forgotten"},
     {"server_share", T_DOUBLE, offsetof(Adaptive, server_share), READONLY, "what heartbeats let go to the server"},
     {"busy_rounds", T_LONGLONG, offsetof(Adaptive, busy_rounds), READONLY, "heartbeats in a row that said busy"},
+    {"lends", T_INT, offsetof(Adaptive, lends), READONLY, "whether the server has one of several requests, just now"},
     {"server_s", T_DOUBLE, offsetof(Adaptive, of[SERVER].mean), READONLY, "what a request to the server takes"},
     {"client_s", T_DOUBLE, offsetof(Adaptive, of[CLIENT].mean), READONLY, "what one of the client's own takes"},
     {"server_least_s", T_DOUBLE, offsetof(Adaptive, of[SERVER].floor), READONLY, "the same, at its best"},

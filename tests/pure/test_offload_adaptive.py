@@ -182,29 +182,71 @@ def test_answers_that_wait_for_the_end_of_a_period_count_in_full(make: Any) -> N
 # ---- requests under way
 
 
-def test_one_of_several_goes_to_a_busy_server(make: Any) -> None:
-    """The others wait for nothing meanwhile; who has only one lets the share decide."""
+def windows(policy: Any, number: int, with_loan: int, without: int) -> list[bool]:
+    """Ask with one request of the client's under way; the server is busy.
+
+    So many requests get done in a window while the server has one of them, or none: which was it?
+    """
+    lent: list[bool] = []
+    now, sequence = 0.06, 10_000
+    policy.choose(now)
+    for _ in range(number):
+        lent.append(bool(policy.lends))
+        count = with_loan if policy.lends else without
+        for step in range(count):
+            now += 0.041 / count
+            if step % 10 == 0:
+                sequence += 1
+                policy.heartbeat(1.0, sequence, now)
+            path = policy.choose(now)
+            policy.observe(path, 1e-4 if path is S else 1.5e-4, now)
+    return lent
+
+
+def busy_and_known(make: Any) -> Any:
     policy = make()
     asked(policy, 300, 1e-4, 1.5e-4, 0.0)
     busy(policy, 40, 0.03)
     assert policy.server_share == pytest.approx(1e-4)
-    assert asked(policy, 20, 1e-4, 1.5e-4, 0.03) == "C" * 20
-    assert [policy.choose(0.033) for _ in range(4)] == [C, S, C, C]
-    policy.observe(C, 1.5e-4, 0.0331)
-    assert policy.choose(0.0331) is C
-    policy.observe(S, 1e-4, 0.0332)
-    assert [policy.choose(0.0332) for _ in range(2)] == [S, C]
+    return policy
+
+
+def test_whether_the_server_has_one_of_several_is_tried(make: Any) -> None:
+    """What gets done tells, and now and then the other way is tried again."""
+    pays, does_not, alike = (
+        windows(busy_and_known(make), 40, *counts) for counts in ((60, 40), (40, 60), (50, 50))
+    )
+    assert pays[:4] == [False, True, True, True] and 35 <= sum(pays) <= 38
+    assert does_not[:4] == [False, True, False, False] and 2 <= sum(does_not) <= 4
+    assert 2 <= sum(alike) <= 20
+
+
+def test_one_of_several_goes_to_a_busy_server(make: Any) -> None:
+    """The others wait for nothing meanwhile; who has only one lets the share decide."""
+    policy = busy_and_known(make)
+    windows(policy, 6, 60, 40)
+    now = 0.06 + 6 * 0.041
+    assert policy.outstanding == (0, 1) and policy.lends
+    assert [policy.choose(now) for _ in range(3)] == [S, C, C]
+    policy.observe(C, 1.5e-4, now)
+    assert policy.choose(now) is C
+    policy.observe(S, 1e-4, now)
+    assert [policy.choose(now) for _ in range(2)] == [S, C]
+    policy.observe(S, 1e-4, now)
+    policy.observe(C, 1.5e-4, now, requests=4)
+    assert policy.outstanding == (0, 0)
+    assert policy.choose(now) is C
 
 
 def test_a_server_far_slower_than_all_of_ours_gets_none(make: Any) -> None:
-    """With one under way here, ours take twice 0.1 ms: the server may take up to four."""
-    for server_s, first in ((3.9e-4, S), (4.1e-4, C)):
-        policy = make()
-        asked(policy, 300, 1e-4, 1e-4, 0.0)
-        for number in range(300):
-            policy.observe(S, server_s, 0.03 + number * 1e-4)
-        busy(policy, 40, 0.06)
-        assert [policy.choose(0.06), policy.choose(0.06)] == [C, first]
+    """Two under way here take 0.15 ms: the server may take twice as long."""
+    for server_s, first in ((2.5e-4, S), (3.5e-4, C)):
+        policy = busy_and_known(make)
+        windows(policy, 6, 60, 40)
+        now = 0.06 + 6 * 0.041
+        for _ in range(600):
+            policy.observe(S, server_s, now)
+        assert policy.choose(now) is first
 
 
 def test_a_server_that_answers_nothing_gets_no_more(make: Any) -> None:
@@ -293,7 +335,9 @@ settings_of = st.tuples(
 
 
 def state(policy: Any) -> tuple[Any, ...]:
-    names = "server_share busy_rounds outstanding server_s client_s server_least_s client_least_s"
+    names = (
+        "lends server_share busy_rounds outstanding server_s client_s server_least_s client_least_s"
+    )
     return tuple(getattr(policy, name) for name in names.split())
 
 
