@@ -10,7 +10,8 @@ not: they come late, and say nothing of the way.  So:
     the client's own way is the shorter one, empty (`floor`) as well as now (`mean`),
         or now a fourth of the server's                      -> the client
     else, of the requests, the part `server_share`           -> the server
-        but not while it has answered nothing for a while    -> the client
+        but not while it has answered nothing for a while,
+        or has that part of the requests under way           -> the client
     the rest                                                 -> the client,
         but one of several at a time                         -> the server, if it is not far slower
 
@@ -289,8 +290,7 @@ class AdaptiveModel:
                 self._until_first -= 1
                 return _SERVER
             return _SERVER if client.outstanding else _CLIENT
-        waited_s = now - server.moved_at
-        if server.outstanding and waited_s > server.mean + client.mean:
+        if server.outstanding and self._has_enough(now):
             return _CLIENT
         return _CLIENT if client.is_due(now, self._explore) else _SERVER
 
@@ -300,6 +300,17 @@ class AdaptiveModel:
         if not client.mean < server.mean:
             return False
         return client.floor < server.floor or client.mean * MUCH < server.mean
+
+    def _has_enough(self, now: float) -> bool:
+        """Tell whether the server has answered nothing for a while, or has its share under way.
+
+        Else a server that is held back for the rest of a period soon has all that are under way.
+        """
+        server, client = self._server, self._client
+        if now - server.moved_at > server.mean + client.mean:
+            return True
+        under_way = server.outstanding + client.outstanding + 1
+        return server.outstanding >= self.server_share * under_way
 
     def _may_have_one(self) -> bool:
         """Tell whether the server, which would get nothing, gets one of several requests."""

@@ -8,7 +8,7 @@
  *     |no                                      (or has none of several requests, and is not far slower)
  *   does the share let it go to the server?  --no--> the client, too
  *     |yes
- *   has the server answered lately?  --no--> the client
+ *   has the server answered lately, and less than its share under way?  --no--> the client
  *     |yes
  *   the server, the client when it is due for a try
  *
@@ -76,6 +76,17 @@ static int is_shorter(const Way *server, const Way *client)
     return client->floor < server->floor || client->mean * MUCH < server->mean;
 }
 
+/* Whether the server has answered nothing for a while, or has its share of what is under way. */
+static int has_enough(const Adaptive *self, double now)
+{
+    const Way *server = &self->of[SERVER], *client = &self->of[CLIENT];
+    long long under_way = server->outstanding + client->outstanding + 1;
+
+    if (now - server->moved_at > server->mean + client->mean)
+        return 1;
+    return (double)server->outstanding >= self->server_share * (double)under_way;
+}
+
 /* Whether the server, which would get nothing, gets one of several requests. */
 static int may_have_one(Adaptive *self)
 {
@@ -134,7 +145,7 @@ static int next_path(Adaptive *self, double now)
         }
         return client->outstanding ? SERVER : CLIENT;
     }
-    if (server->outstanding && now - server->moved_at > server->mean + client->mean)
+    if (server->outstanding && has_enough(self, now))
         return CLIENT;
     return way_is_due(client, now, self->explore) ? CLIENT : SERVER;
 }

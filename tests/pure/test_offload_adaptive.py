@@ -240,13 +240,27 @@ def test_one_of_several_goes_to_a_busy_server(make: Any) -> None:
 
 def test_a_server_far_slower_than_all_of_ours_gets_none(make: Any) -> None:
     """Two under way here take 0.15 ms: the server may take twice as long."""
-    for server_s, first in ((2.5e-4, S), (3.5e-4, C)):
+    for server_s, first in ((2.5e-4, S), (4.5e-4, C)):
         policy = busy_and_known(make)
         windows(policy, 6, 60, 40)
         now = 0.06 + 6 * 0.041
         for _ in range(600):
             policy.observe(S, server_s, now)
         assert policy.choose(now) is first
+
+
+def test_a_server_has_no_larger_part_of_what_is_under_way_than_its_share(make: Any) -> None:
+    policy = make()
+    asked(policy, 300, 1e-4, 1.5e-4, 0.0)
+    busy(policy, 3, 0.03)  # 1, 3 and 5 sixteenths less
+    assert policy.server_share == pytest.approx(15 * 13 * 11 / 16**3)  # 0.52
+    chosen = [policy.choose(0.03) for _ in range(40)]
+    for number in range(1, 41):
+        assert chosen[:number].count(S) <= max(1.0, 0.53 * number + 1.0)
+    for path in chosen:
+        if path is C:
+            policy.observe(C, 1.5e-4, 0.03)
+    assert [policy.choose(0.03) for _ in range(10)] == [C] * 10
 
 
 def test_a_server_that_answers_nothing_gets_no_more(make: Any) -> None:
