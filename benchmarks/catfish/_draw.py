@@ -166,9 +166,12 @@ def _frame(panel: Any, axis: Axis, across: str, case: str, rows: Sequence[Row]) 
 
 
 def place_text(place: float) -> str:
-    """Write a place of the horizontal axis: a count or a size with its power, a scale in full."""
+    """Write a place of the horizontal axis: a count, a size by powers of 1024, a scale in full."""
     from matplotlib.ticker import EngFormatter
 
     if place < 1:
         return f"{place:.9f}".rstrip("0")
+    for size_bytes, unit in ((1 << 20, "Mi"), (1 << 10, "Ki")):
+        if place >= size_bytes and place % size_bytes == 0:
+            return f"{place / size_bytes:g}{unit}"
     return EngFormatter(sep="")(place)
