@@ -178,7 +178,7 @@ class Connection(OpensRegions, WorksInPlace, anyio.abc.ObjectStream[bytes]):
                     session.check_open()
                 if session.strict:
                     await session.hub.breathe()
-                here = session.ring.server_here if session.ring is not None and spun else None
+                here = session.ring.server_here if spun and session.ring is not None else None
                 if here is not None:
                     await session.hub.let_answer(request.waiter, here)
                 await session.hub.park(request.waiter, spun=spun)

@@ -71,6 +71,8 @@ class Worker:
     session: Session | None = None
     id: int = 0
     reason: str = ""
+    suspended: bool = False
+    """Its handler has been, since `was_cancelled` was asked: only then its scope is cancelled."""
     wakeup: anyio.Event | None = None
 
 
@@ -134,6 +136,12 @@ def _text_of(value: object) -> str:
         return str(value)
     except Exception as error:
         return f"its str() raised {type(error).__name__}"
+
+
+def was_cancelled(worker: Worker) -> bool:
+    """Tell whether a worker's scope was cancelled; asked once after its handler had suspended."""
+    worker.suspended = False
+    return worker.scope is not None and worker.scope.cancel_called
 
 
 async def end_cancellation(worker: Worker) -> None:

@@ -195,9 +195,10 @@ class Hub(HubCounters, Unwoken, Errands):
 
     async def _drive(self, waiter: Waiter, spun: bool) -> None:
         while True:
-            news = self.poller is not None and (not spun or self.poller.news())
-            progress = news and self._poll_rings(waiter)
-            progress = progress or (bool(self.polled) and self.ask_patiently())
+            poller = self.poller  # of rings, or of sockets only, which have their events
+            rings = poller if poller is not None and (poller.count or poller.spots) else None
+            progress = rings and (not spun or rings.news()) and self._poll_rings(waiter, rings)
+            progress = progress or (self.polled and self.ask_patiently())
             spun = False
             if waiter.ready:
                 return
@@ -215,8 +216,8 @@ class Hub(HubCounters, Unwoken, Errands):
             finally:
                 waiter.asleep_in = None
                 self.count_sleep(slept_ns := monotonic_ns() - began_ns)
-                if self.poller is not None:
-                    self.poller.slept(slept_ns)
+                if poller is not None:
+                    poller.slept(slept_ns)
             self._breathed()
             # Mostly the driver takes what it waited for, without a look at all else that has come.
             self._shortcuts += 1
@@ -258,11 +259,9 @@ class Hub(HubCounters, Unwoken, Errands):
         """Give up what is in the block after so many seconds."""
         return anyio.move_on_after(seconds)
 
-    def _poll_rings(self, waiter: Waiter) -> bool:
+    def _poll_rings(self, waiter: Waiter, poller: Poller) -> bool:
         """Poll all rings, spinning first; leave to the driver the frames that it takes itself."""
-        if self.poller is None or not (self.poller.count or self.poller.spots):
-            return False  # only sockets here
-        ready = self.poller.ready()
+        ready = poller.ready()
         self.turn_frames = max(TURN_MIN, STREAK_MAX // max(1, len(ready)))
         own = waiter.server
         for session in ready:
@@ -307,7 +306,7 @@ class Hub(HubCounters, Unwoken, Errands):
         events = self._news(self._watcher, own)
         if own is not None and waiter is not None and self.poller is not None and self.poller.hot:
             waiter.ready = True
-        self.turn_frames = max(TURN_MIN, STREAK_MAX // max(1, len(events)))
+        self.turn_frames = max(TURN_MIN, STREAK_MAX // len(events)) if events else STREAK_MAX
         for fd, mask in events:
             endpoint = self._endpoints.get(fd)
             if endpoint is not None:
@@ -318,7 +317,8 @@ class Hub(HubCounters, Unwoken, Errands):
                 endpoint.on_event(fd, bool(mask & READABLE), bool(mask & WRITABLE))
             elif self._bell is not None and fd == self._bell[0] and not driver_sleeps:
                 os.read(fd, 4096)
-        self.ask()
+        if self.polled:
+            self.ask()
         self.run_errands()
         if driver_sleeps and self._unarmed:
             self.interrupt()  # what rang here is not armed any more: the sleeper arms it again

@@ -196,7 +196,7 @@ class Workers:
         hub = self._hub
         handler, taken = None if self._context else self._handler, 0
         while self._leader is worker:
-            if worker.scope is not None and worker.scope.cancel_called:
+            if worker.suspended and _handler.was_cancelled(worker):
                 await _handler.end_cancellation(worker)
             if self._ready and (taken := taken + 1) % _handler.IN_ROW_MAX:
                 await self._handle(worker, *self._ready.popleft())
@@ -296,7 +296,7 @@ class Workers:
         """Note what a worker runs while it is suspended, so that it can be cancelled."""
         scope = worker.scope
         assert scope is not None
-        worker.session, worker.id = session, id
+        worker.session, worker.id, worker.suspended = session, id, True
         if deadline_us is not None:
             scope.deadline = anyio.current_time() + deadline_us / 1e6
         self._step_aside(worker)

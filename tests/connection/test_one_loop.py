@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -100,9 +101,9 @@ async def test_who_has_spun_sleeps_at_once(
     looked, before_sleep = list[Waiter](), list[Waiter]()
     look = Hub._poll_rings
 
-    def count(hub: Hub, waiter: Waiter) -> bool:
+    def count(hub: Hub, waiter: Waiter, poller: Any) -> bool:
         looked.append(waiter)
-        return look(hub, waiter)
+        return look(hub, waiter, poller)
 
     url = f"l5+unix://{tmp_path}/s"
     with l5.blocking.serve(bytes.upper, url):  # in a thread: nobody else waits here
