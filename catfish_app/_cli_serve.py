@@ -14,7 +14,7 @@ import attrs
 import typer
 from rich.console import Console
 
-from catfish_app._cli_run import Json, Token, read, run
+from catfish_app._cli_run import USAGE_STATUS, Json, Token, fail, read, run
 from catfish_app._keeper import SnapshotKeeper
 from catfish_app._metrics import serve_metrics
 from catfish_app._place import check_place, parse_place
@@ -82,6 +82,11 @@ def serve(
         "token": token,
         "insecure": insecure,
     }
+    try:
+        for place in filter(None, (http, metrics)):
+            parse_place(place)
+    except ValueError as error:
+        fail(str(error), USAGE_STATUS)
     report = _JsonReport() if as_json else _Report()
     plan = _Plan(urls, options, source, layer, capacity, snapshot, every, http, metrics)
     run(lambda: _serve(plan, report))

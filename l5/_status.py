@@ -10,6 +10,7 @@ something else, answers all the same; nobody asking, it sleeps and nothing is me
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -179,10 +180,13 @@ class Watcher:
             self._socket.sendall(f"{command}\n".encode())
         except OSError as error:
             self._socket.close()
+            if os.path.isdir("/proc/self") and not os.path.isdir(f"/proc/{pid}"):
+                raise ProcessLookupError(errno.ESRCH, f"there is no process {pid}") from None
             raise type(error)(
                 error.errno,
-                f"process {pid} does not answer ({error}): start it with L5_STATUS=1, or call"
-                " l5.open_status() in it, as the same user and in the same network namespace",
+                f"process {pid} does not answer ({error.strerror or error}): start it with"
+                " L5_STATUS=1, or call l5.open_status() in it, as the same user and in the same"
+                " network namespace",
             ) from None
         self._lines = self._socket.makefile("rb")
         self._asked = True

@@ -8,8 +8,9 @@ import socket
 import time
 from typing import Annotated, Any
 
+import attrs
 import typer
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -201,35 +202,61 @@ def screen(facts: dict[str, Any]) -> Group:
                 f" {counts['cancelled']} cancelled, {counts['running']} running"
             )
         )
-    return Group(*lines, _table(facts["connections"]))
+    return Group(*lines, _Rows(facts["connections"]))
 
 
 _COLUMNS = ("#", "role", "transport", "peer", "requests/s", "p50 us", "p99 us")
 _MORE_COLUMNS = ("sent/s", "received/s", "ring out", "ring in", "waits", "open")
+_LEFT = ("role", "transport", "peer")
+_PEER = 16
+"""Characters that a peer has in a line; what is longer goes on in the next one."""
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in (*_COLUMNS, *_MORE_COLUMNS):
-        left = name in ("role", "transport", "peer")
-        table.add_column(name, justify="left" if left else "right", no_wrap=True)
-    for row in sorted(rows, key=lambda row: -row["requests_per_s"]):
-        table.add_row(
-            _count(row["number"]),
-            row["role"],
-            row["transport"],
-            row["peer"],
-            f"{row['requests_per_s']:,.0f}",
-            _decimal(row["p50_us"]),
-            _decimal(row["p99_us"]),
-            _bytes(row["sent_bytes_per_s"]),
-            _bytes(row["received_bytes_per_s"]),
-            _share(row["ring_sent_share"]),
-            _share(row["ring_waiting_share"]),
-            _count(row["space_waits"]),
-            _count(row["in_flight"]),
-        )
-    return table
+@attrs.frozen
+class _Rows:
+    """The connections; of the columns, those from the left that there is room for."""
+
+    rows: list[dict[str, Any]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        del console
+        names = (*_COLUMNS, *_MORE_COLUMNS)
+        rows = [_cells(row) for row in sorted(self.rows, key=lambda row: -row["requests_per_s"])]
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        left = options.max_width
+        for at, name in enumerate(names):
+            width = max(len(name), *(len(row[at]) for row in rows), 0)
+            left -= min(width, _PEER) if name == "peer" else width
+            if left < 0:
+                break
+            left -= 2
+            table.add_column(
+                name,
+                justify="left" if name in _LEFT else "right",
+                no_wrap=name != "peer",
+                overflow="fold",
+            )
+        for row in rows:
+            table.add_row(*map(Text, row[: len(table.columns)]))
+        yield table
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    return [
+        _count(row["number"]),
+        row["role"],
+        row["transport"],
+        row["peer"],
+        f"{row['requests_per_s']:,.0f}",
+        _decimal(row["p50_us"]),
+        _decimal(row["p99_us"]),
+        _bytes(row["sent_bytes_per_s"]),
+        _bytes(row["received_bytes_per_s"]),
+        _share(row["ring_sent_share"]),
+        _share(row["ring_waiting_share"]),
+        _count(row["space_waits"]),
+        _count(row["in_flight"]),
+    ]
 
 
 def _decimal(value: float | None) -> str:

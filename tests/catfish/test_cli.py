@@ -249,6 +249,12 @@ def test_a_signal_lets_running_requests_finish(
     assert [json.loads(line)["event"] for line in output.splitlines()] == ["stopping", "ended"]
 
 
+def test_a_port_that_is_none(tmp_path: Path) -> None:
+    for option in ("--http", "--metrics"):
+        done = catfish("serve", f"l5+unix://{tmp_path}/s", option, "99999", status=2)
+        assert done.stderr.startswith("catfish: '99999': wanted is PORT or HOST:PORT")
+
+
 def test_an_extra_that_is_missing(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no typer', name='typer')")
     done = catfish("--help", status=1, PYTHONPATH=str(tmp_path))

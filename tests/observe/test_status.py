@@ -108,6 +108,9 @@ async def test_top_has_a_row_for_a_native_service(tmp_path: Path) -> None:
     with io.StringIO() as text:
         Console(file=text, width=200).print(_top.screen(facts))
         assert "service  shm        2 connections, " in text.getvalue()
+    with io.StringIO() as text:
+        Console(file=text, width=80).print(_top.screen(facts))
+        assert "p50 us  p99 us" in text.getvalue() and "…" not in text.getvalue()
 
 
 def test_bench_measures_an_echo(echo: tuple[subprocess.Popen[str], str]) -> None:
@@ -139,6 +142,9 @@ def test_bars_of_a_histogram() -> None:
 def test_a_process_that_was_not_asked_to_does_not_answer() -> None:
     said = run("top", str(os.getpid()), "--once", status=1)
     assert f"process {os.getpid()} does not answer" in said and "L5_STATUS=1" in said
+    assert (
+        run("top", str(2**22 + 1), "--once", status=1) == f"l5: there is no process {2**22 + 1}\n"
+    )
 
 
 async def test_latencies_are_measured_while_somebody_watches_only() -> None:
