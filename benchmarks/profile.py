@@ -159,12 +159,15 @@ WAYS: dict[str, Way] = {
 HAS = {"valgrind": "Debian: valgrind", "strace": "Debian: strace", "py-spy": "pip: l5net[profile]"}
 
 
-def run(tree: Path, ways: Sequence[str], requests: int) -> Iterator[Row]:
-    """Profile both ends of what is in `tree`."""
+ENDS = ("client", "server")
+
+
+def run(tree: Path, ways: Sequence[str], ends: Sequence[str], requests: int) -> Iterator[Row]:
+    """Profile the ends of what is in `tree`."""
     if "lines" in ways:
         yield from counts.lines(tree)
     for way in (WAYS[name] for name in ways if name in WAYS):
-        for role in ("client", "server"):
+        for role in ends:
             with tempfile.TemporaryDirectory(prefix="l5-profile-") as folder:
                 slowly = {"LD_PRELOAD": str(compile_clock(Path(folder)))} if way[1] else {}
                 pair = counts.Pair(tree, folder, {**os.environ, **slowly})
@@ -188,6 +191,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the lines there as well")
     parser.add_argument("--requests", metavar="N", type=int, default=REQUESTS)
     parser.add_argument("--by", metavar="WAYS", default="instructions", help="or all")
+    parser.add_argument("--end", choices=ENDS, action="append", help="default: both")
     parser.add_argument("--tree", metavar="FOLDER", type=Path, default=ROOT)
     given: Any = parser.parse_args(arguments)
     ways = every if given.by == "all" else given.by.split(",")
@@ -203,7 +207,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"benchmarks: profile needs {program}: {where}", file=sys.stderr)
         return 1
     lines: list[str] = []
-    for row in run(tree, ways, given.requests):
+    for row in run(tree, ways, given.end or ENDS, given.requests):
         lines.append(json.dumps(row))
         print(lines[-1], flush=True)
     if given.json:

@@ -14,6 +14,7 @@ from tests.connection.test_socket_costs import ROOT, counter
 __all__ = ["counter"]
 
 pytestmark = [
+    pytest.mark.bare,
     pytest.mark.skipif(not native.available, reason=native.reason),
     pytest.mark.checkout,
 ]

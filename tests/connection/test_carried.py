@@ -180,6 +180,7 @@ anyio.run(main, sys.argv[1], sys.argv[2], int(sys.argv[3]))
 
 
 @needs_c
+@pytest.mark.bare
 @pytest.mark.checkout
 @pytest.mark.parametrize("aside", ["0", "1"], ids=["lane", "channel"])
 def test_frames_are_whole_wherever_the_socket_cuts_them(aside: str, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.connection import _costs
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "tests" / "native" / "c" / "ring_copies.c"
 pytestmark = [
+    pytest.mark.bare,
     pytest.mark.skipif(not native.available, reason=native.reason),
     pytest.mark.skipif(
         platform.machine() not in _costs.WRITE, reason="the filter knows x86-64 and arm64"

@@ -15,6 +15,7 @@ from l5 import native
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "tests" / "native" / "c" / "socket_calls.c"
 pytestmark = [
+    pytest.mark.bare,
     pytest.mark.skipif(not native.available, reason=native.reason),
     pytest.mark.checkout,
 ]
