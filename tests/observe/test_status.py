@@ -120,7 +120,7 @@ def test_bench_measures_an_echo(echo: tuple[subprocess.Popen[str], str]) -> None
     assert result["bandwidth_bytes_per_s"] > result["requests_per_s"]
     assert 0 < result["latency_us"]["p50"] <= result["latency_us"]["p99.9"]
     counted = sum(result["latency_buckets"].values())
-    assert abs(counted - result["requests_per_s"] * 0.1) <= counted * 0.9
+    assert counted >= result["requests_per_s"] * 0.1 > 0  # it took as long as told, or longer
     text = run("bench", echo[1], "--seconds", "0.1")
     for word in ("one request at a time, 64 bytes", "16 requests in flight", "p99.9", "█"):
         assert word in text

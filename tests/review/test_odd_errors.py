@@ -57,6 +57,8 @@ def no_log() -> Generator[None]:
     logger.disabled = True
     yield
     logger.disabled = False
+    for error, _, _ in ODD.values():  # raised again, it would keep all that it came through
+        error.__traceback__ = error.__context__ = None
 
 
 async def ask(url: str) -> None:
