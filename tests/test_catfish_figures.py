@@ -179,6 +179,16 @@ def test_rows_tell_where_they_come_from() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [(1e-5, "0.00001"), (2, "2"), (256, "256"), (16384, "16Ki"), (8 << 20, "8Mi"), (3000, "3k")],
+)
+def test_places_are_counts_sizes_and_scales(place: float, text: str) -> None:
+    from benchmarks.catfish import _draw
+
+    assert _draw.place_text(place) == text
+
+
 @pytest.mark.leaks("matplotlib keeps its fonts open")
 def test_measured_points_are_drawn_apart_from_simulated_ones(tmp_path: Path) -> None:
     from matplotlib import pyplot
