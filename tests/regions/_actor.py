@@ -45,13 +45,14 @@ def outcome(attempt: Callable[[], object]) -> str:
     return "failed" if isinstance(result, int) and result < 0 else "done"
 
 
-def mapping_of_size(size: int) -> tuple[int, str]:
-    """Where a shared file of that size is mapped, and with which permissions."""
+def mapping_of(fd: int, size: int) -> int:
+    """Where that many bytes of this file are mapped; rings of the same size are others."""
+    inode = os.fstat(fd).st_ino
     with open("/proc/self/maps") as lines:
         for line in lines:
-            begin, end, mode = re.match(r"(\w+)-(\w+) (\S+)", line).groups()  # type: ignore
-            if "/memfd:l5" in line and int(end, 16) - int(begin, 16) == size:
-                return int(begin, 16), mode
+            begin, end, found = re.match(r"(\w+)-(\w+) \S+ \w+ \S+ (\d+)", line).groups()  # type: ignore
+            if int(found) == inode and int(end, 16) - int(begin, 16) == size:
+                return int(begin, 16)
     raise LookupError(size)
 
 
@@ -124,7 +125,7 @@ async def ascend(url: str) -> None:
 
 def attempts(fd: int, size: int) -> dict[str, str]:
     """What a process that holds the file of a region can do with it."""
-    address, _ = mapping_of_size(size)
+    address = mapping_of(fd, size)
     page = mmap.PAGESIZE
 
     def mapped_writable() -> None:
