@@ -40,18 +40,25 @@ static int usual(const struct header *header, uint32_t limit)
     }
 }
 
-/* The frame that was recognised is what our own sender makes of it. */
-static void send_back(const uint8_t *data, const struct l5_frame *frame)
+/* The frame that was recognised is what our own sender makes of it, alone or behind what it carries;
+ * and so is what has to be sent later, wherever the kernel cut it. */
+static void send_back(const uint8_t *data, const struct l5_frame *frame, uint32_t front_bytes)
 {
-    static uint8_t room[L5_HEADER_BYTES + 4096];
-    ssize_t bytes = L5_HEADER_BYTES + frame->size;
+    static uint8_t room[L5_CARRIED_BYTES + L5_HEADER_BYTES + 4096], rest[sizeof(room)];
+    uint8_t front[L5_CARRIED_BYTES];
+    const struct l5_stream_out out = {front, front_bytes, frame->kind, frame->id, frame->payload, frame->size};
+    size_t bytes = front_bytes + L5_HEADER_BYTES + frame->size, cut = (size_t)(frame->id % bytes);
 
     if (frame->size > 4096)
         return;
-    CHECK(l5_stream_send(ends[0], frame->kind, frame->id, frame->payload, frame->size) == bytes);
-    CHECK(l5_stream_receive(ends[1], room, sizeof(room)) == bytes);
-    CHECK(!memcmp(room, data, (size_t)bytes));
+    memset(front, 0xA5, sizeof(front));
+    CHECK(l5_stream_send(ends[0], &out) == (ssize_t)bytes);
+    CHECK(l5_stream_receive(ends[1], room, sizeof(room)) == (ssize_t)bytes);
+    CHECK(!memcmp(room, front, front_bytes));
+    CHECK(!memcmp(room + front_bytes, data, bytes - front_bytes));
     CHECK(l5_stream_receive(ends[1], room, sizeof(room)) == -EAGAIN);
+    l5_stream_rest(&out, cut, rest);
+    CHECK(!memcmp(rest, room + cut, bytes - cut));
 }
 
 static size_t look(const uint8_t *data, size_t left, uint32_t limit)
@@ -71,7 +78,8 @@ static size_t look(const uint8_t *data, size_t left, uint32_t limit)
         return 0;
     CHECK(frame.kind == header.kind && frame.size == header.size && frame.id == header.id);
     CHECK(!frame.flags && frame.payload == data + L5_HEADER_BYTES);
-    send_back(data, &frame);
+    send_back(data, &frame, 0);
+    send_back(data, &frame, L5_CARRIED_BYTES);
     return L5_HEADER_BYTES + frame.size;
 }
 
