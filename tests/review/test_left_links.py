@@ -3,16 +3,20 @@
 import gc
 import os
 import threading
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 import pytest
 
 import l5
+import l5.blocking
 from l5 import _host, native
 from l5._bootstrap import HelloLink
 from l5._hello import Attach, Hello, ServerHello, Upgrade, Upgraded, encode
@@ -76,21 +80,38 @@ def drop_while_it_spins(poller: Any, kept: list[Any], seen: Sequence[Any]) -> No
         gc.collect()
 
 
+def slow_echo(request: bytes) -> bytes:
+    time.sleep(0.005)
+    return bytes(request)
+
+
+@asynccontextmanager
+async def threads(url: str) -> AsyncGenerator[None]:
+    """Serve `url` in threads: for a peer in the same event loop nobody spins."""
+    server = l5.blocking.serve(slow_echo, url)
+    await anyio.to_thread.run_sync(server.__enter__)
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(server.__exit__, None, None, None)
+
+
 async def test_a_connection_collected_while_its_loop_spins_is_closed(tmp_path: Path) -> None:
     url = f"l5+shm://{tmp_path}/s?spin_us=10000"
     seen: list[bool] = []
-    async with l5.serve(echo, url), await l5.connect(url) as other:
+    async with threads(url), await l5.connect(url) as other:
         kept = [await l5.connect(url)]
         session: Any = kept[0]._session
         poller, fd = session.hub.poller, session.fds()[0]
         inode = os.fstat(fd).st_ino
-        poller.yield_only = 0
         del session
         thread = threading.Thread(target=drop_while_it_spins, args=(poller, kept, seen))
         thread.start()
         with anyio.fail_after(60):
             while thread.is_alive() or is_open(fd, inode):
-                await anyio.sleep(0.001)
+                poller.yield_only = 0
+                assert await other.request(b"sound") == b"sound"
         seen.append(True)
         thread.join()
         assert await other.request(b"sound") == b"sound"
