@@ -108,10 +108,12 @@ async def test_a_connection_collected_while_its_loop_spins_is_closed(tmp_path: P
         del session
         thread = threading.Thread(target=drop_while_it_spins, args=(poller, kept, seen))
         thread.start()
-        with anyio.fail_after(60):
-            while thread.is_alive() or is_open(fd, inode):
-                poller.yield_only = 0
-                assert await other.request(b"sound") == b"sound"
-        seen.append(True)
-        thread.join()
+        try:
+            with anyio.fail_after(60):
+                while thread.is_alive() or is_open(fd, inode):
+                    poller.yield_only = 0
+                    assert await other.request(b"sound") == b"sound"
+        finally:
+            seen.append(True)
+            thread.join()
         assert await other.request(b"sound") == b"sound"
