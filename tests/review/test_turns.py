@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -58,14 +60,28 @@ class TestTurns(Harness):
     def url(self, directory: str) -> str:
         return f"l5+shm://{directory}/s"
 
-    async def test_slow_handlers_beside_a_computing_thread(self, directory: str) -> None:
-        """Each of them looks as if the GIL had just been lost for as long."""
+    @asynccontextmanager
+    async def asked_by_hand(
+        self, directory: str
+    ) -> AsyncGenerator[tuple[Any, Any, Callable[[Any], bool]]]:
+        """Yield the poller, a ring to ask by, and what serves the other one's requests in C."""
         async with self.pair(directory) as (client, server):
             asking: Any = client._session.ring
             serving: Any = server._session.ring
             poller: Any = client._session.hub.poller
             poller.remove(asking)  # whose answers would be news
-            answered = 0
+            owner = object()
+            serving.server = owner
+            try:
+                yield poller, asking, lambda handle: poller.serve(owner, handle, False)
+            finally:
+                serving.server = None
+                poller.add(asking, client._session)
+
+    async def test_slow_handlers_beside_a_computing_thread(self, directory: str) -> None:
+        """Each of them looks as if the GIL had just been lost for as long."""
+        answered = 0
+        async with self.asked_by_hand(directory) as (poller, asking, serve):
 
             def handle(request: bytes) -> bytes:
                 nonlocal answered
@@ -77,26 +93,16 @@ class TestTurns(Harness):
                     asking.try_send(Kind.REQUEST, 0, answered, b"")
                 return request
 
-            owner = object()
-            serving.server = owner
-            try:
-                asking.try_send(Kind.REQUEST, 0, CALLS_MAX, b"")
-                poller.breathe()
-                poller.lost(LOST_NS)
-                assert poller.serve(owner, handle, False) is True
-                assert answered <= 2 * ENDURED_NS / BACK_NS
-            finally:
-                serving.server = None
-                poller.add(asking, client._session)
+            asking.try_send(Kind.REQUEST, 0, CALLS_MAX, b"")
+            poller.breathe()
+            poller.lost(LOST_NS)
+            assert serve(handle) is True
+            assert answered <= 2 * ENDURED_NS / BACK_NS
 
     async def test_quick_requests_have_a_turn_by_time(self, directory: str) -> None:
         """As long as a turn lasts more than the usual number are handled, and no longer."""
-        async with self.pair(directory) as (client, server):
-            asking: Any = client._session.ring
-            serving: Any = server._session.ring
-            poller: Any = client._session.hub.poller
-            poller.remove(asking)
-            answered = 0
+        answered = 0
+        async with self.asked_by_hand(directory) as (poller, asking, serve):
 
             def handle(request: bytes) -> bytes:
                 nonlocal answered
@@ -106,20 +112,14 @@ class TestTurns(Harness):
                     asking.try_send(Kind.REQUEST, 0, answered, b"")
                 return request
 
-            owner = object()
-            serving.server = owner
-            try:
-                asking.try_send(Kind.REQUEST, 0, QUICK_MAX, b"")
-                for _ in range(20):
-                    poller.breathe()
-                    before, began_ns = answered, time.monotonic_ns()
-                    assert poller.serve(owner, handle, False) is True
-                    if time.monotonic_ns() - began_ns < QUICK_TURN_NS:
-                        assert answered - before > STREAK_MAX
-                assert answered < QUICK_MAX
-            finally:
-                serving.server = None
-                poller.add(asking, client._session)
+            asking.try_send(Kind.REQUEST, 0, QUICK_MAX, b"")
+            for _ in range(20):
+                poller.breathe()
+                before, began_ns = answered, time.monotonic_ns()
+                assert serve(handle) is True
+                if time.monotonic_ns() - began_ns < QUICK_TURN_NS:
+                    assert answered - before > STREAK_MAX
+            assert answered < QUICK_MAX
 
     async def test_a_task_that_computes_between_requests(self, directory: str) -> None:
         """The thread beside it takes the GIL again and again, so that is never forgotten."""
