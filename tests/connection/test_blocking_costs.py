@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from l5 import native
-from tests.connection.test_socket_costs import ROOT, counter
+from tests.connection._preloaded import told_by
+from tests.connection.test_socket_costs import counter
 
 __all__ = ["counter"]
 
@@ -22,16 +21,7 @@ pytestmark = [
 
 def test_a_sleeper_makes_three_system_calls_a_request(counter: str) -> None:
     """The bell is rung, slept for and silenced; what the sleep ended with is not asked again."""
-    done = subprocess.run(
-        ["env", f"LD_PRELOAD={counter}", sys.executable, "-m", "tests.connection._blocking_calls"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = json.loads(told_by(counter, "-m", "tests.connection._blocking_calls"))
     # The server's handler takes its time: each request and each answer finds the other end asleep.
     assert 0.9 < told["send"] < 1.05, told
     assert 0.9 < told["recv"] < 1.1, told

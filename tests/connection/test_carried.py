@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,12 +18,12 @@ from l5._frames import HEADER_BYTES, Kind
 from l5._heartbeat import PAYLOAD
 from l5._hello import ServerHello, encode
 from l5._statistics import frames_sent
+from tests.connection._preloaded import compiled, told_by
 from tests.connection._raw import Peer, ask, client_hello, frame, raw, read_hello
 from tests.connection.test_lanes import over, url
 from tests.pure._hellos import LIMITS
 
 pytestmark = pytest.mark.anyio
-ROOT = Path(__file__).parent.parent.parent
 needs_c = pytest.mark.skipif(not native.available, reason=native.reason)
 
 
@@ -184,19 +181,5 @@ anyio.run(main, sys.argv[1], sys.argv[2], int(sys.argv[3]))
 @pytest.mark.checkout
 @pytest.mark.parametrize("aside", ["0", "1"], ids=["lane", "channel"])
 def test_frames_are_whole_wherever_the_socket_cuts_them(aside: str, tmp_path: Path) -> None:
-    compiler = shutil.which("gcc") or shutil.which("clang")
-    assert compiler, "no C compiler: install gcc or clang"
-    library = tmp_path / "short.so"
-    source = ROOT / "tests" / "native" / "c" / "short_sends.c"
-    flags = ["-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([compiler, *flags, source, "-o", library], check=True)
-    done = subprocess.run(
-        ["env", f"LD_PRELOAD={library}", sys.executable, "-c", PROGRAM]
-        + [f"l5+unix://{tmp_path}/s", "unix", aside],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    library = compiled("short_sends", tmp_path)
+    told_by(library, "-c", PROGRAM, f"l5+unix://{tmp_path}/s", "unix", aside)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from l5 import native
 from tests.connection import _costs
+from tests.connection._preloaded import ROOT, compiled
 
-ROOT = Path(__file__).parent.parent.parent
-SOURCE = ROOT / "tests" / "native" / "c" / "ring_copies.c"
 pytestmark = [
     pytest.mark.bare,
     pytest.mark.skipif(not native.available, reason=native.reason),
@@ -57,12 +54,7 @@ def test_the_filter_kills() -> None:
 
 @pytest.fixture(scope="module")
 def counter(tmp_path_factory: pytest.TempPathFactory) -> str:
-    compiler = shutil.which("gcc") or shutil.which("clang")
-    assert compiler, "no C compiler: install gcc or clang"
-    library = tmp_path_factory.mktemp("copies") / "copies.so"
-    flags = ["-O1", "-fno-builtin", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([compiler, *flags, SOURCE, "-o", library], check=True)
-    return str(library)
+    return compiled("ring_copies", tmp_path_factory.mktemp("copies"), "-fno-builtin")
 
 
 @pytest.mark.checkout

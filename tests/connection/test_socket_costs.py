@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from l5 import native
+from tests.connection._preloaded import compiled, told_by
 
-ROOT = Path(__file__).parent.parent.parent
-SOURCE = ROOT / "tests" / "native" / "c" / "socket_calls.c"
 pytestmark = [
     pytest.mark.bare,
     pytest.mark.skipif(not native.available, reason=native.reason),
@@ -29,28 +24,14 @@ WAITS = {
 
 @pytest.fixture(scope="module")
 def counter(tmp_path_factory: pytest.TempPathFactory) -> str:
-    compiler = shutil.which("gcc") or shutil.which("clang")
-    assert compiler, "no C compiler: install gcc or clang"
-    library = tmp_path_factory.mktemp("calls") / "calls.so"
-    flags = ["-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([compiler, *flags, SOURCE, "-o", library, "-ldl"], check=True)
-    return str(library)
+    return compiled("socket_calls", tmp_path_factory.mktemp("calls"))
 
 
 @pytest.mark.parametrize("loop", list(WAITS))
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
 def test_system_calls_of_a_request(counter: str, kind: str, loop: str) -> None:
-    done = subprocess.run(
-        ["env", f"LD_PRELOAD={counter}", sys.executable, "-m", "tests.connection._calls"]
-        + [kind, loop],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    sides = {told["side"]: told for told in map(json.loads, done.stdout.splitlines())}
+    printed = told_by(counter, "-m", "tests.connection._calls", kind, loop)
+    sides = {told["side"]: told for told in map(json.loads, printed.splitlines())}
     for side, told in sides.items():
         assert 1 <= told["send"] + told["sendmsg"] < 1.05, (side, told)
         assert 1 <= told["recv"] < 1.1, (side, told)
@@ -62,17 +43,8 @@ def test_system_calls_of_a_request(counter: str, kind: str, loop: str) -> None:
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
 def test_a_heartbeat_costs_no_system_call(counter: str, kind: str) -> None:
-    done = subprocess.run(
-        ["env", f"LD_PRELOAD={counter}", sys.executable, "-m", "tests.connection._calls"]
-        + [kind, "trio", "1"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    for told in map(json.loads, done.stdout.splitlines()):
+    printed = told_by(counter, "-m", "tests.connection._calls", kind, "trio", "1")
+    for told in map(json.loads, printed.splitlines()):
         assert told["heard"] > 0.9, told  # with nearly every answer
         assert told["send"] + told["sendmsg"] < 1.1, told
         assert told["recv"] < 1.1, told
