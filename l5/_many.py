@@ -139,30 +139,35 @@ async def _send_windows(
     """
     session = connection._session
     ring: Ring | None = session.ring
-    table = session.requests
-    flight = Flight(table, answers, start)
+    assert ring is not None  # _is_for_c has said so
+    flight = Flight(session.requests, answers, start)
     goes_on = True
     try:
-        while goes_on and ring is not None:
+        while goes_on:
             try:
                 flight.sent, flight.first_id, flight.missing, goes_on = ring.request_many(
                     batch, answers, start, window, flight.sent, flight.first_id, flight.missing
                 )
             except Exception as error:
                 raise connection._explain(error) from None
-            if not goes_on:
-                break
-            table.flights.append(flight)
-            await _transmit.pace(session)
-            if flight.requests is not None or session.tap or session.watch:
-                break
-            table.flights.remove(flight)
+            if goes_on:
+                goes_on = await _let_others_run(session, flight)
     finally:
-        if flight in table.flights:
-            table.flights.remove(flight)
         pending.extend(flight.scatter())
     await _transmit.pace(session)
     return flight.sent
+
+
+async def _let_others_run(session: Session, flight: Flight) -> bool:
+    """Give the event loop a turn; tell whether C takes the flight's answers after it, too."""
+    flights = session.requests.flights
+    flights.append(flight)
+    try:
+        await _transmit.pace(session)
+    finally:
+        if flight in flights:  # else all were scattered
+            flights.remove(flight)
+    return flight.requests is None and not session.tap and not session.watch
 
 
 async def _take_oldest(
