@@ -145,11 +145,13 @@ async def _send_windows(
     try:
         while goes_on:
             try:
-                flight.sent, flight.first_id, flight.missing, goes_on = ring.request_many(
+                flight.sent, flight.first_id, flight.missing, goes_on, thrown = ring.request_many(
                     batch, answers, start, window, flight.sent, flight.first_id, flight.missing
                 )
             except Exception as error:
                 raise connection._explain(error) from None
+            if thrown is not None:
+                raise thrown
             if goes_on:
                 goes_on = await _let_others_run(session, flight)
     finally:

@@ -16,7 +16,6 @@ ALLOWED = (
     (r"needs (two|2|more) (cores|CPUs)", "machines with one CPU"),
     (r"this processor has no AVX", "the portable path is tested everywhere"),
     (r"gives shared memory no huge pages", "Linux before 6.1, or told not to"),
-    (r"needs buffers that are Python objects", "Python before 3.12"),
 )
 
 

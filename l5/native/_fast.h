@@ -264,6 +264,7 @@ void l5_poller_drop_spot(Poller *self, Spot *spot);
 void l5_note_handled(Poller *self);
 
 /* _serve.c */
+PyObject *l5_caught(void);
 PyObject *l5_hand_up(const char *what, PyObject *source, uint64_t id, PyObject *first, PyObject *second);
 int l5_handle(PyObject *source, uint64_t id, PyObject *payload, PyObject *handler, PyObject **up);
 

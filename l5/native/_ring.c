@@ -347,10 +347,10 @@ PyDoc_STRVAR(receive_into_doc,
 "As receive, into a writable buffer, if the message fits: its size.");
 
 PyDoc_STRVAR(request_many_doc,
-"request_many(payloads, answers, start, window, sent, first_id, missing) -> (sent, first_id, missing, goes_on)\n\n"
-"Send payloads[start:sent] (ids from first_id on); put answers that came into the list: where None is left\n"
-"before `sent`, in `missing` places, a request is in flight.  goes_on: the event loop is due, and the next call\n"
-"is given what this one said, unless others took answers; at first sent is start, first_id and missing are 0.");
+"request_many(payloads, answers, start, window, sent, first_id, missing) -> (sent, first_id, missing, goes_on, thrown)\n\n"
+"Send payloads[start:sent] (ids from first_id on); put answers that came into the list: where None is left before\n"
+"`sent`, in `missing` places, a request is in flight.  goes_on: the event loop is due, and the next call is given what\n"
+"this said, unless others took answers; first sent is start, first_id and missing 0.  thrown: to be raised, or None.");
 
 static PyMethodDef ring_methods[] = {
     {"request", (PyCFunction)l5_ring_request, METH_O, request_doc},

@@ -160,6 +160,7 @@ PyObject *l5_ring_request_many(Ring *self, PyObject *const *args, Py_ssize_t cou
     struct batch batch = {0};
     Py_ssize_t done;
     uint64_t others, free_places;
+    PyObject *thrown = NULL;
     int rc;
 
     if (parse(args, count, &batch) < 0 || !l5_ring_ready(self))
@@ -183,12 +184,15 @@ PyObject *l5_ring_request_many(Ring *self, PyObject *const *args, Py_ssize_t cou
             self->poller->streak += (uint32_t)(batch.done - done);
         if (rc < 0 && batch.sent == batch.start)
             return NULL;
-        if (rc < 0) /* those that were sent are the caller's to wait for: the next call finds it again */
-            PyErr_Clear();
+        /* Those that were sent are the caller's to wait for.  What is wrong with a payload or the ring the next
+         * call finds again; an interrupt that came while a payload gave its bytes comes only once. */
+        if (rc < 0 && !PyErr_ExceptionMatches(PyExc_Exception))
+            thrown = l5_caught();
+        PyErr_Clear();
         batch.goes_on &= rc >= 0 && under_way(&batch);
     }
-    return Py_BuildValue("(nKnN)", batch.sent, (unsigned long long)batch.first_id, under_way(&batch),
-                         PyBool_FromLong(batch.goes_on));
+    return Py_BuildValue("(nKnNN)", batch.sent, (unsigned long long)batch.first_id, under_way(&batch),
+                         PyBool_FromLong(batch.goes_on), thrown ? thrown : Py_NewRef(Py_None));
 }
 
 /* Size of the longest of these; None when some are no bytes, and Python has to look at each. */

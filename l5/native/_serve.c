@@ -64,7 +64,7 @@ PyObject *l5_hand_up(const char *what, PyObject *source, uint64_t id, PyObject *
 }
 
 /* Take the exception that is set as an object. */
-static PyObject *caught(void)
+PyObject *l5_caught(void)
 {
 #if PY_VERSION_HEX >= 0x030c0000
     return PyErr_GetRaisedException();
@@ -115,7 +115,7 @@ int l5_handle(PyObject *source, uint64_t id, PyObject *payload, PyObject *handle
         }
     }
     if (!reply) { /* also what is no answer, such as KeyboardInterrupt: Python knows */
-        *up = l5_hand_up("raised", source, id, caught(), NULL);
+        *up = l5_hand_up("raised", source, id, l5_caught(), NULL);
         return 0;
     }
     sent = PyBytes_CheckExact(reply) || (reply != Py_None && PyObject_CheckBuffer(reply)) ? answer(source, id, reply) : 0;
@@ -125,7 +125,7 @@ int l5_handle(PyObject *source, uint64_t id, PyObject *payload, PyObject *handle
     }
     if (sent < 0) {
         Py_DECREF(reply);
-        *up = l5_hand_up("unanswered", source, id, caught(), NULL);
+        *up = l5_hand_up("unanswered", source, id, l5_caught(), NULL);
     } else {
         *up = l5_hand_up("returned", source, id, reply, NULL);
     }

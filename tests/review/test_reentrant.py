@@ -1,34 +1,42 @@
-"""Buffers that are Python objects (3.12) and close the connection while it takes their bytes."""
+"""Buffers that run Python code, as any class may have it from 3.12 on, while l5 takes their bytes.
 
+They close the connection, or raise.  A type in C does the same under every Python.
+"""
+
+import importlib.machinery
+import importlib.util
 import os
-import sys
+import sysconfig
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+import l5
 from l5 import native
 
-pytestmark = [
-    pytest.mark.skipif(not native.available, reason=native.reason),
-    pytest.mark.skipif(sys.version_info < (3, 12), reason="needs buffers that are Python objects"),
-]
+from ..connection._preloaded import compiled
+
+pytestmark = pytest.mark.skipif(not native.available, reason=native.reason)
 
 
-class Trap:
-    """A buffer that does something when it is asked for its bytes, or when they are given back."""
+@pytest.fixture(scope="module")
+def make_trap(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Return what makes a buffer that calls functions as its bytes are taken and released."""
+    include = f"-I{sysconfig.get_path('include')}"
+    path = compiled("trap", tmp_path_factory.mktemp("trap"), include)
+    loader = importlib.machinery.ExtensionFileLoader("trap", path)
+    spec = importlib.util.spec_from_loader("trap", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
 
-    def __init__(
-        self, *, taken: Callable[[], Any] = bool, released: Callable[[], Any] = bool
-    ) -> None:
-        self.taken, self.released = taken, released
+    def make(taken: Callable[[], Any] = bool, released: Callable[[], Any] = bool) -> Any:
+        return module.Trap(taken, released)
 
-    def __buffer__(self, flags: int) -> memoryview:
-        self.taken()
-        return memoryview(b"payload")
-
-    def __release_buffer__(self, view: memoryview) -> None:
-        self.released()
+    return make
 
 
 @pytest.fixture
@@ -52,10 +60,45 @@ CALLS: list[Callable[[Any, Any], Any]] = [
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("moment", ["taken", "released"])
-def test_close_from_within_a_buffer(ring: Any, call: Callable[..., Any], moment: str) -> None:
-    trap: Any = Trap(**{moment: ring.close})
+def test_close_from_within_a_buffer(
+    make_trap: Callable[..., Any], ring: Any, call: Callable[..., Any], moment: str
+) -> None:
+    trap = make_trap(**{moment: ring.close})
     try:
         call(ring, trap)
     except Exception as error:
         assert type(error).__name__ == "ClosedResourceError"
     assert ring.frames_sent == (moment == "released")
+
+
+class Interruption(BaseException):
+    """As KeyboardInterrupt is, which pytest would take for itself."""
+
+
+class Once:
+    """Raises an interruption when it is called for the nth time, and only then."""
+
+    def __init__(self, time: int) -> None:
+        self.calls, self.time = 0, time
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.calls == self.time:
+            raise Interruption
+
+
+@pytest.mark.anyio
+@pytest.mark.shm
+@pytest.mark.parametrize(("before", "time"), [(0, 3), (3, 2)])
+async def test_an_interrupt_as_many_are_sent(
+    tmp_path: Path, make_trap: Callable[..., Any], before: int, time: int
+) -> None:
+    """It comes out, also when C has sent some before; the connection goes on without it."""
+    async with l5.serve(bytes.upper, f"l5+unix://{tmp_path}/s") as server:
+        async with await l5.connect(server.urls[0], transports="shm") as connection:
+            once = Once(time)  # before C takes the bytes, Python asks for their size
+            batch = [b"a"] * before + [make_trap(once)] + [b"b"]
+            with anyio.fail_after(60), pytest.raises(Interruption):
+                await connection.request_many(batch)
+            assert once.calls == time
+            assert await connection.request_many([b"c", make_trap(once)]) == [b"C", b"PAYLOAD"]

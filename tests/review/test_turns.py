@@ -153,7 +153,7 @@ class TestTurns(Harness):
                 payloads = (bytes(size),) * 3 * BATCH
                 answers: list[bytes | None] = [None] * len(payloads)
                 began_ns = time.monotonic_ns()
-                sent, _, missing, _ = ring.request_many(
+                sent, _, missing, *_ = ring.request_many(
                     payloads, answers, 0, len(payloads), 0, 0, 0
                 )
                 if size or time.monotonic_ns() - began_ns < BATCH_NS:
