@@ -27,11 +27,14 @@
 #include <emmintrin.h>
 #endif
 
+#ifndef L5_LONG_BYTES /* the rings of tests/native/model are too small for these */
+#define L5_LONG_BYTES 1024u      /* from here on; below, memcpy is as good */
+#define L5_QUARTERS_BYTES 32768u /* from here on by quarters: of two pages at least, each */
+#endif
+
 enum {
     L5_LINE = 64,
-    L5_LONG_BYTES = 1024,        /* from here on; below, memcpy is as good */
-    L5_QUARTERS_BYTES = 32768,   /* from here on by quarters: of two pages at least, each */
-    L5_AHEAD_SOURCE = 1024,      /* how far ahead is prefetched: */
+    L5_AHEAD_SOURCE = 1024, /* how far ahead is prefetched: */
     L5_AHEAD_RING = 512,
 };
 

@@ -176,7 +176,7 @@ int l5_service_attach(struct l5_service *service, const struct l5_service_peer *
 
     if (!service->workers || !service->workers[0].started)
         return -EINVAL;
-    if (l5_load_acquire(&service->stopping))
+    if (l5_load_relaxed(&service->stopping)) /* a hint: hand_over finds it behind the lock */
         return -ESHUTDOWN;
     if (!peer_ok(peer))
         return -EINVAL;
@@ -296,7 +296,7 @@ void l5_service_stop(struct l5_service *service, uint64_t grace_ns)
             ring_event(service->workers[i].wake);
 }
 
-/* Have all workers ended?  Clears the event. */
+/* Have all workers ended?  Clears the event.  Their memory may be freed when they have been joined. */
 int l5_service_ended(struct l5_service *service)
 {
     uint64_t started = 0;
@@ -304,7 +304,7 @@ int l5_service_ended(struct l5_service *service)
     clear_event(service->ended_fd);
     for (uint32_t i = 0; service->workers && i < service->options.workers; i++)
         started += (uint64_t)service->workers[i].started;
-    return l5_load_acquire(&service->ended) >= started;
+    return l5_load_relaxed(&service->ended) >= started;
 }
 
 /* Stop at once if need be, wait for the threads and free everything. */

@@ -1,6 +1,7 @@
 """Builds `model/`: the shipped C, as it is or without one thing, under a scheduler."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,8 @@ __all__ = ["MODELS", "SCENARIOS", "SERVICE", "UNDER_TEST", "Models"]
 HERE = Path(__file__).parent / "model"
 UNDER_TEST = [NATIVE / name for name in ("channel.c", "segment.c", "wait.c")]
 SERVICE = sorted(NATIVE.glob("service*.c"))
+HEADERS = {"_copy.h": "channel.c", "status.h": "ring_sides.c"}
+"""Headers from which something is taken away, and which file is compiled with what is left."""
 COMMON = ["explore", "memory", "tso", "views"]
 MODELS = ["tso", "views"]
 SCENARIOS = re.findall(
@@ -72,14 +75,28 @@ class Models:
         assert text.count(mutation.old) == 1, (
             f"{mutation.source} has changed; what is this now?\n{mutation.old}"
         )
-        changed = self.folder / "mutated.c"
-        changed.write_text(text.replace(mutation.old, mutation.new))
-        objects, flags = self.ring, RING_MODEL
-        if mutation.source.startswith("service"):
+        text = text.replace(mutation.old, mutation.new)
+        objects, flags, source = self.ring, RING_MODEL, mutation.source
+        if source.startswith("service"):
             objects, flags = self.service, SERVICE_MODEL
-        objects = objects | {mutation.source: self._compile(changed, *flags)}
+        if source in HEADERS:
+            changed, source = self._beside(source, text), HEADERS[source]
+            flags = [f"-I{changed.parent}", *flags]
+        else:
+            changed = self.folder / "mutated.c"
+            changed.write_text(text)
+        objects = objects | {source: self._compile(changed, *flags)}
         mutant = self._link(f"without_{len(self.mutants)}", objects)
         return self.mutants.setdefault(mutation.name, mutant)
+
+    def _beside(self, header: str, text: str) -> Path:
+        """Put the file that uses a header into a folder with this one: it is found there first."""
+        folder = self.folder / f"headers_{len(self.mutants)}"
+        folder.mkdir()
+        (folder / header).write_text(text)
+        user = HEADERS[header]
+        here = HERE if (HERE / user).exists() else NATIVE
+        return Path(shutil.copy(here / user, folder))
 
     def run(self, program: Path, model: str, scenario: str, *bounds: int) -> tuple[int, str]:
         """Return the status (1: a schedule fails) and what was printed."""

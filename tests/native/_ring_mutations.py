@@ -83,6 +83,33 @@ MUTATIONS = [
         views="message",
     ),
     Mutation(
+        "a long payload is copied after the size word",
+        "MESSAGE",
+        """    if (payload_bytes >= L5_LONG_BYTES)
+        l5_copy_in(at + prefix_bytes, payload, payload_bytes);
+    else if (payload_bytes)
+        memcpy(at + prefix_bytes, payload, payload_bytes);
+    finish(channel, kind, flags, id, (uint32_t)total);
+""",
+        """    if (payload_bytes && payload_bytes < L5_LONG_BYTES)
+        memcpy(at + prefix_bytes, payload, payload_bytes);
+    finish(channel, kind, flags, id, (uint32_t)total);
+    if (payload_bytes >= L5_LONG_BYTES)
+        l5_copy_in(at + prefix_bytes, payload, payload_bytes);
+""",
+        tso="taken",
+        views="taken",
+    ),
+    Mutation(
+        "a quarter of a long payload is not copied",
+        "MESSAGE",
+        "    return 4 * quarter;\n",
+        "    return 4 * quarter + L5_LINE;\n",
+        tso="taken",
+        views="taken",
+        source="_copy.h",
+    ),
+    Mutation(
         "the tail of a reservation is zeroed after the size word",
         "MESSAGE",
         """    clear_tail(channel, l5_padded(payload_bytes), l5_padded(reserved - 1));
@@ -158,6 +185,37 @@ MUTATIONS = [
 """,
         tso="laps",
         views="laps",
+    ),
+    Mutation(
+        "a long message is copied out after the position is given back",
+        "SPACE",
+        "        return;\n    }\n    l5_copy_out(target,",
+        """        return;
+    }
+    channel->rx_published = channel->rx_read + channel->rx_pending;
+    l5_store_seq(channel->rx_position, channel->rx_published);
+    wake_if_armed(channel, L5_ARM_SPACE);
+    l5_copy_out(target,""",
+        tso="taken",
+        views="taken",
+    ),
+    Mutation(
+        "the lines of a long message are not zeroed",
+        "SPACE",
+        "        memset(slot + done - head, 0, L5_LINE);\n",
+        "",
+        tso="taken",
+        views="taken",
+        source="_copy.h",
+    ),
+    Mutation(
+        "the end of a long message is not zeroed",
+        "SPACE",
+        "    memset(slot + done - head, 0, padded - (done - head));\n",
+        "    (void)padded;\n",
+        tso="taken",
+        views="taken",
+        source="_copy.h",
     ),
     Mutation(
         "the sender does not look whether there is room",
@@ -351,10 +409,40 @@ MUTATIONS = [
     Mutation(
         "the stop word is stored without release",
         "STOP",
-        "l5_store_release(&service->stopping,",
-        "l5_store_relaxed(&service->stopping,",
+        "l5_store_release(&service->stopping, l5_load_relaxed(&service->stopping) + 1);",
+        "l5_store_relaxed(&service->stopping, l5_load_relaxed(&service->stopping) + 1);",
         views="served: stopping",
         source="service.c",
+    ),
+    # ---- STATUS: what goes with a number is not older than it
+    Mutation(
+        "the number is stored without release",
+        "STATUS",
+        "l5_store_release(&control->status.sequence, sequence);",
+        "l5_store_relaxed(&control->status.sequence, sequence);",
+        views="status",
+        source="status.h",
+    ),
+    Mutation(
+        "the number is loaded without acquire",
+        "STATUS",
+        "l5_load_acquire(&control->status.sequence);",
+        "l5_load_relaxed(&control->status.sequence);",
+        views="status",
+        source="status.h",
+    ),
+    Mutation(
+        "the number is stored before what goes with it",
+        "STATUS",
+        """    l5_store_relaxed(&control->status.busy_millionths, busy_millionths);
+    l5_store_relaxed(&control->status.written_ns, now_ns);
+    l5_store_release(&control->status.sequence, sequence);""",
+        """    l5_store_release(&control->status.sequence, sequence);
+    l5_store_relaxed(&control->status.busy_millionths, busy_millionths);
+    l5_store_relaxed(&control->status.written_ns, now_ns);""",
+        tso="status",
+        views="status",
+        source="status.h",
     ),
     Mutation(
         "the stop word is loaded without acquire",

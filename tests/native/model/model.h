@@ -17,6 +17,9 @@
  *   tso.c                          memory as x86 has it: each side's stores wait in a FIFO buffer
  *   views.c                        memory as C11 has it: each cell keeps its past, loads may be stale
  *
+ * Copies of long payloads (_copy.h) run as on a processor without SSE2: line by line by memcpy, which
+ * the model sees; and long is what fits into its rings.
+ *
  * A mapping is address space that cannot be accessed: what the model does not see, crashes. */
 #ifndef L5_MODEL_H
 #define L5_MODEL_H
@@ -35,6 +38,10 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#undef __SSE2__
+#define L5_LONG_BYTES 256u
+#define L5_QUARTERS_BYTES 320u
 
 enum { SIDES = 2, PAGE_BYTES = 512, RING_BYTES_MAX = 1024, WATCHED = 4, CELLS = (PAGE_BYTES + 2 * RING_BYTES_MAX) / 8 + WATCHED };
 

@@ -11,10 +11,11 @@
  * What must hold: nobody sleeps for ever; every message comes once, whole and in order; nothing is
  * left in the rings.  Under `views` also: no plain access races with another. */
 #include "channel.h"
+#include "status.h"
 
 enum { MESSAGES_MAX = 8, BYTES_MAX = 960 };
 
-enum habit { SENDS = 0, RESERVES = 1, DISCARDS = 2, LEASES = 4, ANSWERS = 8, GIVES_UP = 16 };
+enum habit { SENDS = 0, RESERVES = 1, DISCARDS = 2, LEASES = 4, ANSWERS = 8, GIVES_UP = 16, TAKES = 32, TELLS = 64 };
 
 /* What one side does: messages by their payload, how many it must get, and how. */
 struct plan {
@@ -51,6 +52,8 @@ static const struct scenario scenarios[] = {
     {"reserved", 512, 320, {{{40, 40}, 2, 0, RESERVES, 0}, {{0}, 0, 2, SENDS, 0}}, {0}, {0}},
     {"discarded", 512, 320, {{{40, 40}, 2, 0, DISCARDS, 0}, {{0}, 0, 2, SENDS, 0}}, {0}, {0}},
     {"leased", 512, 0, {{{8, 168, 232, 40}, 4, 0, SENDS, 0}, {{0}, 0, 4, LEASES, 0}}, {3, 2}, {0, 1}},
+    {"taken", 1024, 0, {{{360, 296, 40, 360, 8}, 5, 0, SENDS, 0}, {{0}, 0, 5, TAKES, 0}}, {3, 2}, {0, 1}},
+    {"status", 512, 0, {{{0}, 0, 0, TELLS, 0}, {{0}, 0, 0, TELLS, 0}}, {0}, {0}},
 };
 
 static const struct scenario *scenario;
@@ -129,6 +132,16 @@ static void release(struct end *end)
     l5_channel_release(&end->channel);
 }
 
+/* To a place that begins within a line, as most do. */
+static void take(struct end *end, const struct l5_frame *frame, int index)
+{
+    uint8_t copy[BYTES_MAX + L5_LINE] __attribute__((aligned(64)));
+    uint32_t size = frame->size;
+
+    l5_channel_take(&end->channel, frame, copy + 16, 0);
+    examine(copy + 16, 1 - me, index, size);
+}
+
 static int receive_next(struct end *end)
 {
     const struct plan *theirs = ends[1 - me].plan;
@@ -146,6 +159,10 @@ static int receive_next(struct end *end)
         end->held = frame.payload;
         end->held_index = index;
         return l5_channel_hold(&end->channel) == 0;
+    }
+    if (end->plan->habits & TAKES) {
+        take(end, &frame, index);
+        return 1;
     }
     examine(frame.payload, 1 - me, index, frame.size);
     l5_channel_consume(&end->channel);
@@ -182,10 +199,30 @@ static int may_send(const struct end *end)
     return end->sent < end->to_send && (!(end->plan->habits & ANSWERS) || end->received > end->sent);
 }
 
+/* (STATUS) the server tells how busy it is, twice; the client looks as often. */
+static void tell_or_hear(int server)
+{
+    for (uint64_t said = 1; said <= 2; said++) {
+        struct l5_status status;
+
+        if (server) {
+            l5_status_write(mapped[1].control, said, 10 * said, 100 * said);
+            continue;
+        }
+        l5_status_read(mapped[0].control, &status);
+        if (status.busy_millionths < 10 * status.sequence || status.written_ns < 100 * status.sequence)
+            model_fail("what goes with number %llu is older than it", (unsigned long long)status.sequence);
+    }
+}
+
 static void side(int number)
 {
     struct end *end = &ends[number];
 
+    if (end->plan->habits & TELLS) {
+        tell_or_hear(number);
+        return;
+    }
     while (end->sent < end->to_send || end->received < end->plan->expects) {
         int progress = 0, blocked = 0;
 
