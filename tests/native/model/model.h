@@ -10,6 +10,8 @@
  *   service_sides.c                a worker of a native service, and a client with its event loop
  *   l5_page.h                      as it is, too, with model_page.h
  *   page_sides.c                   a writer of a page, and readers of all kinds
+ *   mailbox.c                      as it is, too, with model_mailbox.h
+ *   mailbox_sides.c                a peer's device, and who reads what it writes
  *   catfish_app/native/rt_*.c      as they are, but for the size of nodes, with model_tree.h
  *   tree_sides.c                   a writer of the R-tree, and who searches it in place or by copies
  *   explore.c                      two coroutines, choices, depth-first search by replay
