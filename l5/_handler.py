@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import time
 import types
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio
 import attrs
 
+from ._errors import MessageTooLarge
 from ._loop import checkpoint, stray_cancellation
 from ._service_values import HandlerError
 
@@ -19,11 +21,21 @@ if TYPE_CHECKING:
     from ._wait import Waiter
     from .abc import Buffer, PeerInfo
 
+logger = logging.getLogger("l5.server")
+
 Handler = Callable[..., "Buffer | Awaitable[Buffer]"]
 """``handler(request)`` or ``handler(request, context)``, plain or ``async``."""
 
 IN_ROW_MAX = 16
 """Requests of the generic path that are handled in a row, while others may wait in C."""
+
+
+class NoExceptionRaised(Exception):
+    """A handler raised its cause, a `BaseException` such as `GeneratorExit`."""
+
+
+NO_REPLY = (MessageTooLarge, TypeError, BufferError, ValueError, NoExceptionRaised)
+"""What is raised by what a handler returned, and is no trouble of the connection."""
 
 
 @attrs.frozen
@@ -114,18 +126,48 @@ def no_answer(reply: Any) -> TypeError:
 
 
 def settled(error: BaseException) -> Exception:
-    """Return what a handler raised as its answer; raise what ends the task that runs it."""
+    """Return what a handler raised as its answer; raise what ends the task that runs it.
+
+    That is what is meant for the whole program, `KeyboardInterrupt` and `SystemExit`, and this
+    task's cancellation.  In a group with others (of the handler's own tasks) these go on alone, or
+    a cancelled request would end its server by the rest.
+    """
     if isinstance(error, Exception):
         return error
-    if not stray_cancellation(error):
-        raise error
-    failure = HandlerError("CancelledError", "the handler waited for what was cancelled elsewhere")
+    _raise_what_ends_the_task(error)
+    if stray_cancellation(error):
+        text = "the handler waited for what was cancelled elsewhere"
+        failure: Exception = HandlerError("CancelledError", text)
+    else:
+        failure = NoExceptionRaised()
     failure.__cause__ = error
     return failure
 
 
+def _raise_what_ends_the_task(error: BaseException) -> None:
+    if not isinstance(error, BaseExceptionGroup):
+        if _ends_the_task(error):
+            raise error
+        return
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    ending, rest = group.split(_ends_the_task)
+    if ending is not None:
+        if rest is not None:
+            logger.warning("a handler that was being ended raised %r", rest, exc_info=rest)
+        raise ending
+
+
+def _ends_the_task(error: BaseException) -> bool:
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return True
+    cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+    return cancelled and not stray_cancellation(error)
+
+
 def words_of(error: BaseException) -> tuple[str, str]:
     """Return what the client is told of what a handler raised, whatever that is: type, message."""
+    if isinstance(error, NoExceptionRaised) and error.__cause__ is not None:
+        error = error.__cause__
     if isinstance(error, HandlerError):
         return _text_of(error.type), _text_of(error.message)
     return type(error).__name__, _text_of(error)
@@ -150,6 +192,16 @@ async def end_cancellation(worker: Worker) -> None:
         await checkpoint()
 
 
+def step(go_on: Callable[[Any], Any], value: Any) -> tuple[bool, Any]:
+    """Take one step of a handler by its `send` or `throw`: (True, reply) or (False, yielded)."""
+    try:
+        return False, go_on(value)
+    except StopIteration as stop:
+        return True, stop.value
+    except BaseException as error:
+        raise settled(error)  # noqa: B904  (it is the same one, or has its cause)
+
+
 @types.coroutine
 def resume(coroutine: Any, yielded: Any) -> Generator[Any, Any, Any]:
     """Go on with a coroutine of this task that has suspended once, passing everything through.
@@ -157,21 +209,27 @@ def resume(coroutine: Any, yielded: Any) -> Generator[Any, Any, Any]:
     The first step of a handler is taken by hand, to see whether it suspends at all; everything
     after it goes through here, in the same task, so that cancel scopes and the like fit.
     """
+    done = False
+    while not done:
+        try:
+            sent = yield yielded
+        except GeneratorExit:  # this task is thrown away
+            coroutine.close()
+            raise
+        except BaseException as error:
+            done, yielded = step(coroutine.throw, error)
+        else:
+            done, yielded = step(coroutine.send, sent)
+    return yielded
+
+
+def throw_away(coroutine: Any) -> None:
+    """End a handler that has suspended, and whose answer nobody waits for any more."""
     try:
-        while True:
-            try:
-                sent = yield yielded
-            except GeneratorExit:
-                coroutine.close()
-                raise
-            except BaseException as error:
-                yielded = coroutine.throw(error)
-            else:
-                yielded = coroutine.send(sent)
-    except StopIteration as stop:
-        return stop.value
+        coroutine.close()
     except BaseException as error:
-        raise settled(error)  # noqa: B904  (it is the same one, or has its cause)
+        failure = settled(error)
+        logger.warning("a handler that was being ended raised %r", failure, exc_info=failure)
 
 
 async def awaited(awaitable: Awaitable[Any]) -> Any:

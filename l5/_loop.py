@@ -22,6 +22,7 @@ __all__ = [
     "checkpoint",
     "current_loop_token",
     "current_task",
+    "in_task",
     "loop_checkpoint",
     "stray_cancellation",
 ]
@@ -88,6 +89,14 @@ def current_task() -> object:
     if _in_trio():
         return sys.modules["trio.lowlevel"].current_task()
     return sys.modules["asyncio"].current_task()
+
+
+def in_task() -> bool:
+    """Tell whether a task of a running event loop runs the caller: not where it is thrown away."""
+    try:
+        return current_task() is not None
+    except RuntimeError:
+        return False
 
 
 def checkpoint() -> Awaitable[None]:

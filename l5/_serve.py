@@ -18,10 +18,11 @@ from ._connection import Connection
 from ._errors import RemoteProtocolError
 from ._farewell import leave
 from ._flow import Budget
-from ._handler import Handler, takes_context
+from ._handler import Handler, settled, takes_context
 from ._heartbeat import tell_client
 from ._limits import explain
 from ._live import add_server, on_session, remove_server
+from ._loop import in_task
 from ._service import NativeService
 from ._statistics import answered_in_c
 from ._wait import Hub, current_hub
@@ -303,8 +304,11 @@ class Server:
                 await self._handler(connection)
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             logger.debug("a connection ended: %r", error)
-        except Exception:
-            logger.exception("the handler of a connection raised; the connection is closed")
+        except BaseException as error:
+            if not in_task():  # it is thrown away with its event loop
+                raise
+            text = "the handler of a connection raised; the connection is closed"
+            logger.error(text, exc_info=settled(error))
         finally:
             self._sessions.discard(session)
 

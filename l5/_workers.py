@@ -22,9 +22,8 @@ import anyio
 import anyio.abc
 
 from . import _handler, _transmit
-from ._errors import MessageTooLarge
 from ._frames import Kind
-from ._handler import Request, Worker, awaited, resume, settled, takes_context, words_of
+from ._handler import Request, Worker, awaited, resume, settled, step, takes_context, words_of
 from ._latency import end
 from ._service import HandlerError
 from ._session import Session
@@ -212,10 +211,10 @@ class Workers:
     ) -> None:
         """Take a request over from `Poller.serve`, which got as far as `what` says."""
         session: Session | None = ring.session
-        if what == "raised":
+        if what in ("raised", "unanswered"):
             first = settled(first)
         if session is None and what == "suspended":  # closed meanwhile
-            first.close()
+            _handler.throw_away(first)
         elif session is None:
             return
         elif what == "request":
@@ -258,19 +257,17 @@ class Workers:
                 result = self._handler(payload, deadline_ns=_handler.deadline_ns(deadline_us))
             else:
                 result = self._handler(payload)
-            if not hasattr(result, "__await__"):
-                await self._reply_if_valid(worker, session, id, result)
-                return
-            steps = result if inspect.iscoroutine(result) else awaited(result)
-            try:
-                yielded = steps.send(None)
-            except StopIteration as stop:
-                await self._reply_if_valid(worker, session, id, stop.value)
-                return
+            done, steps = not hasattr(result, "__await__"), result
+            if not done:
+                steps = result if inspect.iscoroutine(result) else awaited(result)
+                done, result = step(steps.send, None)
         except BaseException as error:
             self._failed(session, id, settled(error))
             return
-        await self._finish(worker, session, id, steps, yielded, deadline_us)
+        if done:
+            await self._reply_if_valid(worker, session, id, result)
+        else:
+            await self._finish(worker, session, id, steps, result, deadline_us)
 
     async def _finish(
         self,
@@ -338,19 +335,24 @@ class Workers:
         """(From the hot path) the handler returned something to be awaited that is no coroutine."""
         steps = awaited(awaitable)
         try:
-            yielded = steps.send(None)
-        except StopIteration as stop:
-            await self._reply(worker, session, id, stop.value)
-        except BaseException as error:
-            self._failed(session, id, settled(error))
+            done, result = step(steps.send, None)
+        except Exception as error:
+            self._failed(session, id, error)
+            return
+        if done:
+            await self._reply(worker, session, id, result)
         else:
-            await self._finish(worker, session, id, steps, yielded, None)
+            await self._finish(worker, session, id, steps, result, None)
 
     async def _reply(self, worker: Worker, session: Session, id: int, reply: Any) -> None:
         """Answer; a slow reader does not hold up the others."""
         try:
             view = _transmit.as_bytes_view(reply)
             _transmit.check_size(session, len(view))
+        except BaseException as error:  # asking for its bytes may run code, as a handler's
+            self._failed(session, id, settled(error))
+            return
+        try:
             if (
                 len(view) > session.sends.segment_bytes
                 or session.senders  # they were here before
@@ -382,7 +384,7 @@ class Workers:
         if isinstance(error, MessageCancelled):
             self.cancelled += 1
             session.reply_error(id, "Cancelled", "the client cancelled while it was answered")
-        elif isinstance(error, MessageTooLarge | TypeError | BufferError | ValueError):
+        elif isinstance(error, _handler.NO_REPLY):
             self._failed(session, id, error)
         else:
             session.fail(error)

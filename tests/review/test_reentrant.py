@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import l5
@@ -72,7 +73,7 @@ def test_close_from_within_a_buffer(
 
 
 class Interruption(BaseException):
-    """As KeyboardInterrupt is, which pytest would take for itself."""
+    """As KeyboardInterrupt is, which would end pytest."""
 
 
 class Once:
@@ -102,3 +103,31 @@ async def test_an_interrupt_as_many_are_sent(
                 await connection.request_many(batch)
             assert once.calls == time
             assert await connection.request_many([b"c", make_trap(once)]) == [b"C", b"PAYLOAD"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("bind", ["shm", "unix"])
+@pytest.mark.parametrize("error", [Interruption, ValueError])
+async def test_a_reply_that_does_not_give_its_bytes(
+    tmp_path: Path, make_trap: Callable[..., Any], bind: str, error: type[BaseException]
+) -> None:
+    """It fails its request, however the handler came to it; its connection and server go on."""
+
+    def refuse() -> None:
+        raise error
+
+    def handle(request: bytes) -> Any:
+        return make_trap(refuse) if request == b"trap" else request
+
+    async def handle_later(request: bytes, context: l5.RequestContext) -> Any:
+        del context
+        await anyio.lowlevel.checkpoint()
+        return handle(request)
+
+    for handler in (handle, handle_later):
+        async with l5.serve(handler, f"l5+unix://{tmp_path}/s?transports={bind}") as server:
+            async with await l5.connect(server.urls[0]) as connection:
+                with anyio.fail_after(60):
+                    with pytest.raises(l5.RequestFailed, match=error.__name__):
+                        await connection.request(b"trap")
+                    assert await connection.request(b"x") == b"x"

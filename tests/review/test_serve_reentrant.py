@@ -106,18 +106,3 @@ async def test_other_connections_are_used_within_a_handler(url: str) -> None:
             with anyio.fail_after(60):
                 for _ in range(300):
                     assert await connection.request(b"x") == b"x!"
-
-
-class Stop(BaseException):
-    """What is no error of a handler's, such as KeyboardInterrupt."""
-
-
-async def test_base_exceptions_end_the_server(url: str) -> None:
-    def handle(payload: bytes) -> bytes:
-        raise Stop
-
-    with pytest.raises(BaseExceptionGroup) as caught:
-        with anyio.fail_after(60):
-            async with l5.serve(handle, url), await l5.connect(url) as connection:
-                await connection.request(b"x")
-    assert caught.value.split(Stop)[0] is not None
