@@ -22,6 +22,8 @@ INCLUDES = ("l5/native", "catfish_app/native", "fuzz/c")
 SANITIZERS = "address,undefined"
 FLAGS = (
     *("-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer"),
+    # The rings of the targets are small: what is copied as long has to fit into them.
+    *("-DL5_LONG_BYTES=256u", "-DL5_QUARTERS_BYTES=512u"),
     *("-ffp-contract=off", "-pthread", f"-fsanitize=fuzzer-no-link,{SANITIZERS}"),
     *("-fno-sanitize-recover=all", *(f"-I{ROOT / name}" for name in INCLUDES)),
 )

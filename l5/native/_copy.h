@@ -27,7 +27,7 @@
 #include <emmintrin.h>
 #endif
 
-#ifndef L5_LONG_BYTES /* the rings of tests/native/model are too small for these */
+#ifndef L5_LONG_BYTES /* the rings of models and of fuzz targets are too small for these */
 #define L5_LONG_BYTES 1024u      /* from here on; below, memcpy is as good */
 #define L5_QUARTERS_BYTES 32768u /* from here on by quarters: of two pages at least, each */
 #endif

@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 
 from catfish_app import OffloadingClient, RTreeClient
+from tests._patience import be_patient
 from tests.catfish._support import boxes
 
 STABLE = 2000
@@ -43,4 +44,5 @@ async def main(url: str, searches: int) -> None:
 
 
 if __name__ == "__main__":
+    be_patient()
     anyio.run(main, sys.argv[1], int(sys.argv[2]))

@@ -13,6 +13,7 @@ import tempfile
 from time import sleep
 
 import l5.blocking
+from tests._patience import be_patient
 from tests.connection._calls import NAMES, counts
 
 REQUESTS = 200
@@ -63,4 +64,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    be_patient()
     serve(sys.argv[1]) if len(sys.argv) > 1 else main()

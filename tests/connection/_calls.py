@@ -16,6 +16,7 @@ import tempfile
 import anyio
 
 import l5
+from tests._patience import be_patient
 
 NAMES = ("recv", "send", "sendmsg", "epoll_wait", "epoll_ctl", "read", "write")
 REQUESTS = 200
@@ -76,4 +77,5 @@ def main(kind: str, loop: str, beat: str = "0") -> None:
 
 
 if __name__ == "__main__":
+    be_patient()
     main(*sys.argv[1:])

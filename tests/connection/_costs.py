@@ -23,6 +23,7 @@ import anyio
 import l5
 from l5 import native
 from l5._frames import Kind
+from tests._patience import be_patient
 
 MESSAGES = 60
 """Fewer than 64, after which the event loop has to run."""
@@ -220,5 +221,6 @@ async def measure(name: str, count: bool) -> None:
 
 
 if __name__ == "__main__":
+    be_patient()
     assert native.available, native.reason
     anyio.run(measure, sys.argv[1], sys.argv[2:] == ["count"])

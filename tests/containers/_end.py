@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 import l5
+from tests._patience import be_patient
 
 
 def say(**facts: Any) -> None:
@@ -109,5 +110,6 @@ async def connect(url: str, options: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    be_patient()
     role = serve if sys.argv[1] == "server" else connect
     anyio.run(role, sys.argv[2], json.loads(sys.argv[3]))

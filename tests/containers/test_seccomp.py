@@ -42,6 +42,7 @@ def test_shared_memory_that_is_demanded_and_refused(tmp_path: Path) -> None:
         server.finish()
 
 
+@pytest.mark.bare  # the sanitizers' own start does not do without all of these
 @pytest.mark.parametrize("error", ["EPERM", "ENOSYS"])
 def test_what_is_used_only_where_it_can_be(tmp_path: Path, error: str) -> None:
     """Affinity, rseq, pidfd, eventfd: without them everything works, on shared memory."""

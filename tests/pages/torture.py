@@ -27,6 +27,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 import l5
 from l5.abc import RemoteRegion
+from tests._patience import be_patient
 from tests.native._handlers import NATIVE, compiler
 
 LAYOUT = l5.PageLayout(1024, 1024)
@@ -272,4 +273,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    be_patient()
     sys.exit(main())
