@@ -26,7 +26,7 @@ CASES = {
     ),
     "rtree": (
         "benchmarks.rtree",
-        "the R-tree in process, beside Boost, boostree, shapely and libspatialindex (R1 to R6)",
+        "the R-tree in process, beside Boost, boostree, shapely, libspatialindex (R1 to R6, R10)",
     ),
     "prefork-web": (
         "benchmarks.prefork_web",

@@ -36,6 +36,7 @@ from benchmarks._harness import Row
 
 WARM = 256
 REQUESTS = 2048
+QUICK = 256
 CLOCK = Path(__file__).with_name("slow_clock.c")
 TOP = 12
 ROOT = Path(__file__).resolve().parents[1]
@@ -190,6 +191,13 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the lines there as well")
     parser.add_argument("--requests", metavar="N", type=int, default=REQUESTS)
+    parser.add_argument(
+        "--quick",
+        dest="requests",
+        action="store_const",
+        const=QUICK,
+        help=f"{QUICK} requests: shows that it runs",
+    )
     parser.add_argument("--by", metavar="WAYS", default="instructions", help="or all")
     parser.add_argument("--end", choices=ENDS, action="append", help="default: both")
     parser.add_argument("--tree", metavar="FOLDER", type=Path, default=ROOT)

@@ -2,7 +2,8 @@
 
 Goals: R1 packed tree, R2 the same in another's memory with the version of every line checked, and
 R3 dynamic tree in a C loop, against Boost's; R4 one Python call a search,
-R5 one call for all, against boostree; R6 insertion from Python, against libspatialindex (`rtree`).
+R5 one call for all, against boostree; R6 insertion from Python, against libspatialindex (`rtree`);
+R10 the dynamic tree on stand-ins for the paper's real data, against Boost's.
 shapely and `rtree` are measured beside, without a goal.
 
 Ours and the peer take turns on the same operations in the same minute; `ratio` is ours over the
@@ -14,10 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.catfish import rea02
 from benchmarks.rtree_peers import programs, workload
 from benchmarks.rtree_peers.workload import SCALES
 from catfish_app._rtree import RTree
@@ -33,7 +36,7 @@ class Size:
     def __init__(
         self, quick: bool, rounds: int | None = None, goals: Collection[str] | None = None
     ) -> None:
-        self.goals = goals
+        self.quick, self.goals = quick, goals
         self.entries = 200_000 if quick else 2_000_000
         self.rounds = rounds or (3 if quick else 5)
         self.c_searches = {"1e-05": 100_000, "0.01": 50_000, "pl": 100_000}
@@ -55,6 +58,7 @@ def run(
         c_packed_cases,
         c_foreign_cases,
         c_dynamic_cases,
+        c_rea02_cases,
         python_search_cases,
         python_insert_cases,
     ):
@@ -104,16 +108,24 @@ def spread(values: list[float]) -> dict[str, float]:
     }
 
 
-# ---- C loops: R1, R3 ----
+# ---- C loops: R1, R2, R3, R10 ----
 
 
 @contextmanager
 def loops(
     size: Size, how: str, *, peer_how: str | None = None, every_line: bool = False
 ) -> Generator[tuple[programs.Loop, programs.Loop]]:
-    ours, boost = programs.build_ours(every_line=every_line), programs.build_boost()
     folder = programs.BUILD / f"data-{size.entries}"
     workload.write(folder, size.entries, 200_000)
+    with loops_on(folder, how, peer_how=peer_how, every_line=every_line) as pair:
+        yield pair
+
+
+@contextmanager
+def loops_on(
+    folder: Path, how: str, *, peer_how: str | None = None, every_line: bool = False
+) -> Generator[tuple[programs.Loop, programs.Loop]]:
+    ours, boost = programs.build_ours(every_line=every_line), programs.build_boost()
     with (
         programs.Loop(ours, folder, how) as a,
         programs.Loop(boost, folder, peer_how or how) as b,
@@ -166,6 +178,29 @@ def c_dynamic_cases(size: Size) -> Iterator[Row]:
                 pair = c_pair(ours, what, boost, what, scale, count)
                 case = f"c-dynamic-{what}/{scale}"
                 yield compare(case, "R3", metric, peer, pair, size.rounds)
+
+
+def c_rea02_cases(size: Size) -> Iterator[Row]:
+    """As R3, on streets and shorelines in the order in which rea02 has them."""
+    if not size.wants("R10"):
+        return
+    peer, folder = "boost rstar<16> inserted", programs.BUILD / "rea02"
+    folder.mkdir(parents=True, exist_ok=True)
+    for data in rea02.sources(full=not size.quick, quick=size.quick):
+        for name, rects in (
+            ("data", data.rects),
+            ("q_found", data.queries),
+            ("i_found", data.inserts),
+        ):
+            rects.tofile(folder / f"{name}.f64")
+        with loops_on(folder, "inserted") as (ours, boost):
+            for what, metric, count in (
+                ("search", "searches", size.c_searches["0.01"]),
+                ("insert", "insertions", size.c_inserts),
+            ):
+                pair = c_pair(ours, what, boost, what, "found", count)
+                goal = "R10" if what == "search" and data.name != rea02.WORLD else None
+                yield compare(f"c-{data.name}-{what}", goal, metric, peer, pair, size.rounds)
 
 
 def c_pair(

@@ -24,6 +24,7 @@ GSHHG = Path("/usr/share/gmt-gshhg/binned_GSHHS_f.nc")
 NORTH_AMERICA = (180.0, 310.0, 5.0)
 """East of, west of, north of; degrees east."""
 SOURCES = ("shores", "streets", "world")
+WORLD = "Natural Earth"
 Rects = np.ndarray
 
 
@@ -39,7 +40,7 @@ def sources(full: bool, quick: bool) -> Iterator[Data]:
     except Missing as error:
         left_out("shorelines", error)
     yield made("synthetic streets", streets(count), seed=1)
-    yield made("Natural Earth", demo_segments()[:count], seed=3)
+    yield made(WORLD, demo_segments()[:count], seed=3)
 
 
 def made(name: str, rects: Rects, seed: int) -> Data:

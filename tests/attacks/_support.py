@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import anyio.lowlevel
 from anyio.streams.text import TextReceiveStream
 
 import l5
+import l5.blocking
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -100,6 +102,26 @@ async def victim(
     async with l5.serve(handler, url, **options) as server, ticking() as ticker:
         yield server, ticker
         await until(lambda: not server.statistics().connections)
+
+
+def echo_in_thread(request: bytes) -> bytes:
+    """As `echo`, as a plain function that sleeps between its two looks."""
+    if request[:1] != b"v":
+        return request
+    first = sum(request)
+    time.sleep(0.001)
+    return b"same" if sum(request) == first else b"else"
+
+
+@asynccontextmanager
+async def blocking_victim(
+    url: str, **options: Any
+) -> AsyncIterator[tuple[l5.blocking.Server, Ticker]]:
+    """A server whose connections have a thread each; the task ticks in the loop beside them."""
+    with l5.blocking.serve(echo_in_thread, url, **options) as server:
+        async with ticking() as ticker:
+            yield server, ticker
+            await until(lambda: not server.statistics().connections)
 
 
 async def until(condition: Callable[[], bool]) -> None:
