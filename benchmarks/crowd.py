@@ -206,7 +206,10 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="small: shows that it runs")
     chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.connections, chosen.seconds, chosen.rounds = 100, 0.2, 1
     with tempfile.TemporaryDirectory() as path:
         for transport in ("shm", "unix"):
             url = f"l5+unix://{path}/s?transports={transport}"
