@@ -116,7 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, ns in found.items():
             print(f"{transport:6} {name:28} {ns:12,.0f} ns")
     if chosen.json:
-        chosen.json.write_text(json.dumps(results, indent=1))
+        lines = [json.dumps({"transport": name, **found}) for name, found in results.items()]
+        chosen.json.write_text("".join(line + "\n" for line in lines))
     return 0
 
 
