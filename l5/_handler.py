@@ -93,7 +93,9 @@ Request = tuple["Session", int, bytes, "int | None"]
 
 
 def takes_context(handler: Handler) -> bool:
-    """Tell whether a handler wants the context as its second argument."""
+    """Tell whether a handler wants the context as its second argument; TypeError: it is none."""
+    if not callable(handler):
+        raise TypeError(f"a handler is a function of a request, not {handler!r}")
     try:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):

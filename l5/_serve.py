@@ -86,6 +86,8 @@ class Server:
     ) -> None:
         if per == "request" and not isinstance(handler, NativeService):
             takes_context(handler)  # a handler that cannot be called is an error here and now
+        if per == "connection" and not callable(handler):
+            raise TypeError(f"a handler is an async function of a connection, not {handler!r}")
         self._acceptor = Acceptor(urls, options)
         self._options = self._acceptor.options
         self._per = per

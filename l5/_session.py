@@ -242,7 +242,7 @@ class Session(SessionCounters):
         error = self.error or self.leaving
         if error is None:
             return
-        if self.state == "CLOSED":  # with the reason, if there is one: a fork
+        if self.state == "CLOSED":  # with the reason: by ourselves, or by a fork
             raise anyio.ClosedResourceError(*error.args)
         if isinstance(error, RemoteProtocolError | LocalProtocolError):
             raise error.with_traceback(None)  # else it would grow with every time
@@ -351,7 +351,7 @@ class Session(SessionCounters):
             say(self.channel, Kind.CLOSE)
         self._keep_channel = keep_channel
         if self.state != "CLOSED":
-            self._finish("CLOSED", anyio.ClosedResourceError())
+            self._finish("CLOSED", anyio.ClosedResourceError("this side has closed the connection"))
 
     def drop_in_child(self) -> None:
         """See `Endpoint.drop_in_child`: the child finds its connections closed."""

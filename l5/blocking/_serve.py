@@ -65,6 +65,8 @@ def serve(
         raise ValueError(f"threads={threads!r}: 1 to {THREADS_MAX} for each connection")
     if isinstance(handler, NativeService):
         raise TypeError("a native service has threads of its own: give it to l5.serve")
+    if not callable(handler):
+        raise TypeError(f"a handler is a function of a {per}, not {handler!r}")
     if inspect.iscoroutinefunction(handler):
         raise TypeError("an async handler needs an event loop: give it to l5.serve")
     return Server(handler, urls, per, threads, options)

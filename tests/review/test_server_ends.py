@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 import l5
+import l5.blocking
 from l5 import native
 from l5._hello import Reject, encode
 from tests.connection._raw import Peer, ask, client_hello, raw, read_hello
@@ -86,3 +87,22 @@ async def test_a_credit_below_a_segment_is_named(tmp_path: Path) -> None:
                 answer = await read_hello(stream)
             assert isinstance(answer, Reject)
             assert answer.code == "malformed" and "credit_bytes of 4095" in answer.message
+
+
+@pytest.mark.parametrize("per", ["request", "connection"])
+def test_what_cannot_be_called_is_no_handler(per: Any) -> None:
+    """It is an error where the server is written, and not each client's."""
+    for serve in (l5.serve, l5.blocking.serve):
+        with pytest.raises(TypeError, match=r"a handler is .*function of a .*, not 'a word'"):
+            serve("a word", "l5+inproc://never", per=per)  # type: ignore[call-overload]
+
+
+async def test_a_closed_connection_says_who_closed_it(tmp_path: Path) -> None:
+    async with l5.serve(bytes.upper, f"l5+unix://{tmp_path}/s") as server:
+        connection = await l5.connect(server.urls[0])
+        await connection.aclose()
+        for call in (connection.request, connection.send):
+            with pytest.raises(anyio.ClosedResourceError, match="this side has closed"):
+                await call(b"x")
+        with pytest.raises(anyio.ClosedResourceError, match="this side has closed"):
+            await connection.receive()
