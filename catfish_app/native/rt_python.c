@@ -37,6 +37,8 @@ static int as_rect(PyObject *const *args, double rect[4])
 static int as_id(PyObject *object, uint64_t *id)
 {
     *id = PyLong_AsUnsignedLongLong(object);
+    if (*id == UINT64_MAX && PyErr_Occurred() == PyExc_OverflowError)
+        PyErr_Format(PyExc_OverflowError, "the id is %S; it must be from 0 to 2**64 - 1", object);
     return *id == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
 }
 
@@ -238,11 +240,10 @@ static PyObject *Tree_nearest_to(Tree *self, PyObject *const *args, Py_ssize_t n
     if (check_arity("nearest_to", n_args, 5, "xmin, ymin, xmax, ymax, k") < 0 || as_rect(args, rect) < 0)
         return NULL;
     Py_ssize_t k = PyNumber_AsSsize_t(args[4], PyExc_OverflowError);
-    if (k < 0) {
-        if (!PyErr_Occurred())
-            PyErr_Format(PyExc_ValueError, "k is %zd; it must not be negative", k);
+    if (k < 0 && !PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "k is %zd; it must not be negative", k);
+    if (k < 0)
         return NULL;
-    }
     if (rt_rect_check(rect))
         return raise_bad_rect(rect, 0);
     return nearest_of(self, rect, (size_t)k);

@@ -2,6 +2,8 @@
 
 import errno
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,10 +105,17 @@ def test_equal_entries_are_kept_apart() -> None:
 def test_ids_of_all_64_bits() -> None:
     tree = RTree.bulk([[0, 0, 1, 1], [0, 0, 1, 1]], [2**64 - 1, 2**63])
     assert sorted(tree.search(0, 0, 1, 1)) == [2**63, 2**64 - 1]
-    with pytest.raises(OverflowError):
-        tree.insert(0, 0, 1, 1, 2**64)
-    with pytest.raises(OverflowError):
-        tree.insert(0, 0, 1, 1, -1)
+    calls: list[Callable[[int], Any]] = [
+        lambda id: tree.insert(0, 0, 1, 1, id),
+        lambda id: tree.delete(0, 0, 1, 1, id),
+        lambda id: tree.update((0, 0, 1, 1), id, (0, 0, 2, 2)),
+    ]
+    for id in (2**64, -1, -(2**70)):
+        for call in calls:
+            with pytest.raises(OverflowError, match=rf"the id is {id}; .* 0 to 2\*\*64 - 1"):
+                call(id)
+    with pytest.raises(TypeError):
+        tree.insert(0, 0, 1, 1, "7")  # type: ignore[arg-type]
 
 
 BAD_ROWS = [
