@@ -72,11 +72,14 @@ def test_info_for_people() -> None:
         assert word in text
 
 
+DETAILS = {"device": "[red]mlx5_0", "ports": 2, "headroom_bytes": None}
+
+
 class Fake(Transport):
     name = "fake"
 
     def probe(self) -> Probe:
-        return Probe(usable=True, details={"device": "[red]mlx5_0", "ports": 2})
+        return Probe(usable=True, details=DETAILS)
 
 
 class Absent(Fake):
@@ -117,13 +120,13 @@ def test_info_gives_the_precise_reason(
     absent, bad, fake, gone = facts["transports"]
     assert absent["reason"] == "no device; load the driver"
     assert bad["reason"] == "probing it raised ZeroDivisionError: oops"
-    assert fake["details"] == {"device": "[red]mlx5_0", "ports": 2}
+    assert fake["details"] == DETAILS
     assert "No module named 'l5_no_such_module'" in gone["reason"]
     assert json.loads(json.dumps(facts)) == facts
     monkeypatch.setenv("COLUMNS", "200")
     _info.show(facts)
     shown = capsys.readouterr().out
-    assert "device=[red]mlx5_0, ports=2" in shown
+    assert "device=[red]mlx5_0, ports=2, headroom_bytes=no limit" in shown
     assert "no device; load the driver" in shown
 
 

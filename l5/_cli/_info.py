@@ -105,12 +105,16 @@ def _rdma_text(found: dict[str, Any]) -> str:
     return f"{devices} at {addresses}, by {found['backend']}"
 
 
+def _detail(key: str, value: Any) -> str:
+    return f"{key}={'no limit' if value is None and key == 'headroom_bytes' else value}"
+
+
 def show(facts: dict[str, Any]) -> None:
     """Print the facts as tables."""
     console = Console(markup=False, highlight=False)
     table = Table("transport", "usable", "why not, or details", box=None, pad_edge=False)
     for transport in facts["transports"]:
-        details = ", ".join(f"{key}={value}" for key, value in transport["details"].items())
+        details = ", ".join(_detail(*each) for each in transport["details"].items())
         remark = transport["reason"] or details
         table.add_row(transport["name"], "yes" if transport["usable"] else "no", remark)
     console.print(table)
