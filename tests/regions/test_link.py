@@ -23,6 +23,7 @@ from tests.conformance.test_transports import certificates
 from tests.native import _handlers
 
 SIZE = 1 << 20
+SEND_BUFFER_BYTES = 1 << 16
 pytestmark = pytest.mark.anyio
 
 
@@ -264,8 +265,12 @@ async def test_who_does_not_take_the_answers(tmp_path: Path) -> None:
     async with linked(tmp_path) as (_, _, client, server, link):
         channel = link._session.channel
         link._session.hub.detach(link._session)  # from now on nobody receives anything
-        read = wire.pack_read(1, [(0, wire.DATA_BYTES)])
         (owner,) = server._acceptor.exports._links.values()
+        assert owner._session is not None
+        for end in (link._session, owner._session):  # whatever net.core.wmem_default is
+            with socket.socket(fileno=os.dup(end.channel.fileno())) as raw:
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        read = wire.pack_read(1, [(0, wire.DATA_BYTES)])
         sent = refused = 0
         while refused < 50:
             try:
@@ -279,7 +284,7 @@ async def test_who_does_not_take_the_answers(tmp_path: Path) -> None:
             await anyio.sleep(0.001)
         # What was answered, what the two sockets hold, what waits: and then it is cut off.
         assert wire.MEMORY_IN_FLIGHT < sent < 1000
-        assert owner._session is not None and owner._session.state != "OPEN"
+        assert owner._session.state != "OPEN"
         assert await client.request(b"sound") == b"sound"
 
 
