@@ -267,10 +267,12 @@ def open_session(
 ) -> Session | None:
     """Make a session of what was shaken hands on; None, told and closed, if there is no room."""
     try:
-        return Session(hub, made, options, budget, workers)
+        session = Session(hub, made, options, budget, workers)
     except OSError as error:
         dropped.say("a connection from %s is dropped: %s", made.peer, explain(error))
         return None
+    session.role = "server"  # also one that takes no requests
+    return session
 
 
 def _may_meet(endpoint: Endpoint) -> bool:

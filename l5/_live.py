@@ -47,7 +47,7 @@ class ConnectionView:
     number: int
     """Counts the connections of this process from 1."""
     role: str
-    """``"client"``, ``"server"`` (its requests are answered here), or ``"memory"``: the link
+    """``"client"``, ``"server"`` (it was accepted here), or ``"memory"``: the link
     beside a connection over which regions are opened, at either end."""
     peer: str
     state: str

@@ -75,7 +75,8 @@ class Connection(OpensRegions):
         self._hub = BlockingHub(ring)
         self._session = Session(self._hub, made, options, budget)
         self._hub.session = self._session
-        if isinstance(budget, ThreadBudget):
+        if isinstance(budget, ThreadBudget):  # a server's or listener's
+            self._session.role = "server"
             self._hub.budget, budget.hub = budget, self._hub
         self._engine = _Engine(self._session)
         self._lock = self._hub.lock

@@ -197,3 +197,49 @@ async def test_totals_outlive_connections() -> None:
     assert after.connections == before.connections + 1
     assert after.requests_sent == before.requests_sent + 7
     assert json.loads(json.dumps(l5.snapshot().as_dict()))["pid"] == os.getpid()
+
+
+async def talk(connection: l5.Connection) -> None:
+    async with connection:
+        async for message in connection:
+            await connection.send(message)
+
+
+def talk_in_thread(connection: l5.blocking.Connection) -> None:
+    with connection:
+        for message in connection:
+            connection.send(message)
+
+
+async def check_roles(url: str) -> None:
+    before = {each.number for each in l5.snapshot().connections}
+    async with await l5.connect(url) as connection:
+        with anyio.fail_after(60):
+            await connection.send(b"x")
+            assert await connection.receive() == b"x"
+        now = [each for each in l5.snapshot().connections if each.number not in before]
+        assert sorted(each.role for each in now) == ["client", "server"]
+
+
+@pytest.mark.parametrize("transport", ["shm", "unix"])
+async def test_ends_of_a_conversation_have_roles(transport: str, tmp_path: Path) -> None:
+    if transport == "shm" and not native.available:
+        pytest.skip(native.reason)
+    url = f"l5+unix://{tmp_path}/s?transports={transport}"
+    async with l5.serve(talk, url, per="connection"):
+        await check_roles(url)
+    async with await l5.listen(url) as listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, talk)
+        await check_roles(url)
+        group.cancel_scope.cancel()
+    with l5.blocking.serve(talk_in_thread, url, per="connection"):
+        await check_roles(url)
+    with l5.blocking.listen(url) as others:
+        async with anyio.create_task_group() as group:
+
+            async def accept() -> None:
+                found = await anyio.to_thread.run_sync(lambda: others.accept(timeout=60))
+                await anyio.to_thread.run_sync(talk_in_thread, found)
+
+            group.start_soon(accept)
+            await check_roles(url)
