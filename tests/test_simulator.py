@@ -19,6 +19,7 @@ from benchmarks.simulator.cluster import Method, Result, Setting, simulate
 from benchmarks.simulator.cores import Cores, Limited, Lock
 from benchmarks.simulator.link import LinkSpec, Pipe
 from benchmarks.simulator.threads import Crowd, mean_latency_s
+from l5 import native
 
 PAPER = costs.as_in_the_paper(costs.MEASURED)
 METHODS = {method.name: method for method in methods.all_methods()}
@@ -320,7 +321,7 @@ def test_figures_come_as_lines_and_as_pictures(
     assert again.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.skipif(not l5.native.available, reason=l5.native.reason)
+@pytest.mark.skipif(not native.available, reason=native.reason)
 def test_what_is_measured_is_told_from_what_is_simulated() -> None:
     scope = Scope(quick=True, rounds=1, seconds=0.02, simulated=False)
     data = _served.of_paper(scope, ("1e-05",))
