@@ -21,6 +21,8 @@ from catfish_app._server import TreeServer
 
 CONNECTIONS_MAX = 256
 GRACE_S = 2
+PATIENCE_S = 120.0
+"""For the handshake with our own server: both ends wait for the same busy machine."""
 LOOPBACK_NAMES = ["localhost", "127.0.0.1", "[::1]"]
 
 
@@ -108,7 +110,8 @@ def _config(app: Any) -> uvicorn.Config:
 async def _connect(server: TreeServer, options: dict[str, Any]) -> RTreeClient:
     """Connect by the URL that is the least trouble: a Unix socket needs no certificate."""
     urls = sorted(server.urls, key=lambda url: not url.startswith("l5+unix"))
-    return await RTreeClient.connect(urls[0], **options)
+    patient: dict[str, Any] = {"hello_timeout": PATIENCE_S, "connect_timeout": PATIENCE_S}
+    return await RTreeClient.connect(urls[0], **patient | options)
 
 
 def _hosts(bound: socket.socket) -> list[str]:

@@ -16,7 +16,7 @@ import anyio
 import numpy as np
 import pytest
 
-from catfish_app import RTree, serve_tree
+from catfish_app import RTree, RTreeClient, serve_tree
 from catfish_app._map import _picture, serve_map
 from catfish_app._map._live import WATCHERS_MAX
 from catfish_app._place import check_place, parse_place
@@ -241,6 +241,23 @@ async def test_it_lives_as_long_as_its_block(tmp_path: Path, anyio_backend_name:
             await stream.aclose()
         with pytest.raises(OSError):
             await anyio.connect_tcp("127.0.0.1", port)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_its_own_client_is_patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no reason not to start; who says otherwise is heard."""
+    connect, asked = RTreeClient.connect, list[Any]()
+
+    async def note(url: str, **options: Any) -> RTreeClient:
+        asked.append(options["hello_timeout"])
+        return await connect(url, **options)
+
+    monkeypatch.setattr(RTreeClient, "connect", note)
+    async with serve_tree(RTree.bulk(boxes(100)), f"l5+unix://{tmp_path}/t.sock") as server:
+        async with serve_map(server, "0"), serve_map(server, "0", hello_timeout=50.0):
+            pass
+    assert asked[0] >= 60 and asked[1] == 50
 
 
 # ---- in a browser --------------------------------------------------------------------------------
