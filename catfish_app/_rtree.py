@@ -101,10 +101,11 @@ class RTree(Tree):
         """Read a tree that `save` wrote; it has room for as many rectangles as that one had.
 
         `capacity` makes that more. Every byte is checked: `SnapshotError` (or an OSError) says what
-        is wrong with the file, which may come from anywhere.
+        is wrong with the file, which may come from anywhere; so room out of proportion to its size
+        is made only if `capacity` asks for it.
         """
         with _snapshot.Reader(path) as reader:
-            tree = cls(capacity=max(capacity or 1, reader.capacity), shared=shared)
+            tree = cls(capacity=reader.room(capacity), shared=shared)
             reader.read_into(tree._handle)
         return tree
 

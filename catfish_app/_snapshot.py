@@ -38,6 +38,10 @@ MAGIC = b"CATFISH\x1a"
 VERSION = 1
 PAGE = 4096
 PIECE_BYTES = 8 << 20
+ROOM_FACTOR = 16
+"""How much more memory than the file's size its header alone may ask for."""
+ROOM_BYTES = 256 << 20
+"""What it may ask for in any case: twice the room of a million rectangles."""
 _BYTE_ORDERS = {1: "little", 2: "big"}
 _FIELDS = struct.Struct("<8s8I3QI")
 """Magic; version, byte order, format, node bytes, leaf and inner entries, nodes, capacity in nodes;
@@ -234,6 +238,22 @@ class Reader:
             else:
                 high = middle
         return low
+
+    def room(self, capacity: int | None) -> int:
+        """Return for how many rectangles a tree is to be made: this one's room, or more.
+
+        The file may come from anywhere: `SnapshotError` when nobody but its header wants memory out
+        of proportion to its size.
+        """
+        nodes, wanted = self._header.capacity_nodes, self.capacity
+        wanted_bytes = lib.rt_arena_bytes(nodes)
+        allowed_bytes = max(ROOM_BYTES, ROOM_FACTOR * self._header.image_bytes)
+        if wanted_bytes > allowed_bytes and nodes > lib.rt_nodes_for(capacity or 1):
+            raise self._refused(
+                f"its header asks for room for {wanted:,} rectangles ({wanted_bytes:,} bytes), and "
+                f"it holds {self._header.entries:,}: if that is meant, give a capacity of {wanted}"
+            )
+        return max(capacity or 1, wanted)
 
     def read_into(self, handle: Any) -> None:
         """Put the image into an empty tree that has room for it."""

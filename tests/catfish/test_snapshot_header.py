@@ -142,11 +142,50 @@ def test_a_file_of_holes_is_read_no_further_than_its_sums(good: bytes, path: Pat
         RTree.open(path)
 
 
+def with_room(content: bytes, nodes: int) -> bytes:
+    return with_fields(content, {NAMES.index("capacity_nodes"): nodes})
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_room_out_of_proportion_has_to_be_asked_for(
+    good: bytes, path: Path, *, shared: bool
+) -> None:
+    path.write_bytes(with_room(good, lib.RT_MAX_NODES // 64))
+    for capacity in (None, 1_000_000):
+        with pytest.raises(SnapshotError, match=r"it holds 500: .* give a capacity of"):
+            RTree.open(path, capacity=capacity, shared=shared)
+    most = _snapshot.ROOM_BYTES // lib.RT_NODE_BYTES
+    path.write_bytes(with_room(good, most + 2))
+    with pytest.raises(SnapshotError, match="asks for room"):
+        RTree.open(path, shared=shared)
+    path.write_bytes(with_room(good, most - 64))
+    assert len(RTree.open(path)) == 500
+
+
+def test_a_large_file_may_have_room_in_proportion(good: bytes, path: Path) -> None:
+    """More than any file may have: its checksum is looked at, and not its room."""
+    nodes = 40_000
+    index = {name: number for number, name in enumerate(NAMES)}
+    changed = {
+        index["nodes"]: nodes,
+        index["capacity_nodes"]: 15 * nodes,
+        index["image_bytes"]: 4096 + nodes * 1024,
+    }
+    path.write_bytes(with_fields(good, changed)[:PAGE])
+    with path.open("r+b") as file:
+        file.truncate(PAGE + 4096 + nodes * 1024)
+    with _snapshot.Reader(path) as reader:
+        assert lib.rt_arena_bytes(15 * nodes) > _snapshot.ROOM_BYTES
+        assert reader.room(None) == reader.capacity
+
+
 def test_room_that_is_only_promised_is_not_taken(good: bytes, path: Path) -> None:
     """The capacity of a file is address space, and no memory before it is used."""
     before = resident_bytes()
-    path.write_bytes(with_fields(good, {NAMES.index("capacity_nodes"): lib.RT_MAX_NODES // 64}))
-    tree = RTree.open(path)
+    path.write_bytes(with_room(good, lib.RT_MAX_NODES // 64))
+    with pytest.raises(SnapshotError) as caught:
+        RTree.open(path)
+    tree = RTree.open(path, capacity=int(str(caught.value).rpartition(" ")[2]))
     tree.check()
     assert len(tree) == 500 and tree.stats(walk=False).arena_bytes > 1 << 33
     assert resident_bytes() - before < 64 << 20
