@@ -44,7 +44,7 @@ PARTS = {
     "connection": ["tests/connection", "tests/review", "-k", TRIO],
     "native": ["tests/native/test_service.py", "tests/native/test_service_served.py", "-k", TRIO],
     "pages": ["tests/pages/test_pages.py", "-k", TRIO],
-    "tree": ["tests/rtree/test_rtree.py", "tests/catfish/test_native.py", "-k", TRIO],
+    "tree": ["tests/rtree/test_rtree.py", "tests/catfish/test_handlers.py", "-k", TRIO],
 }
 LEAK_PARTS = {"leaks": ["tests/review", "tests/native/test_service.py", "-k", TRIO]}
 THREAD_PARTS = {

@@ -159,6 +159,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.bare  # a sanitizer keeps what was freed
 async def test_five_hundred_connections_leave_nothing(any_url: str) -> None:
     """In both processes, after a first hundred: descriptors, mappings and memory as before.
 
