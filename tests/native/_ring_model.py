@@ -11,7 +11,7 @@ from tests.native._ring_mutations import Mutation
 __all__ = ["MODELS", "SCENARIOS", "SERVICE", "UNDER_TEST", "Models"]
 
 HERE = Path(__file__).parent / "model"
-UNDER_TEST = [NATIVE / name for name in ("channel.c", "segment.c", "wait.c")]
+UNDER_TEST = [NATIVE / name for name in ("channel.c", "segment.c", "wait.c", "region.c")]
 SERVICE = sorted(NATIVE.glob("service*.c"))
 HEADERS = {"_copy.h": "channel.c", "status.h": "ring_sides.c"}
 """Headers from which something is taken away, and which file is compiled with what is left."""

@@ -414,6 +414,41 @@ MUTATIONS = [
         views="served: stopping",
         source="service.c",
     ),
+    # ---- FORWARD: copies of a region are made, and written, front to back
+    Mutation(
+        "a word of a region is stored without release",
+        "FORWARD",
+        "l5_store_release((l5_word *)(void *)(there + done), value);",
+        "l5_store_relaxed((l5_word *)(void *)(there + done), value);",
+        views="forward",
+        source="region.c",
+    ),
+    Mutation(
+        "a word of a region is loaded without acquire",
+        "FORWARD",
+        "l5_load_acquire((const l5_word *)(const void *)(there + done));",
+        "l5_load_relaxed((const l5_word *)(const void *)(there + done));",
+        views="forward",
+        source="region.c",
+    ),
+    Mutation(
+        "a part of a word of a region is loaded without acquire",
+        "FORWARD",
+        "l5_load_acquire(word_around(there));",
+        "l5_load_relaxed(word_around(there));",
+        views="forward",
+        source="region.c",
+    ),
+    Mutation(
+        "a region is read back to front",
+        "FORWARD",
+        "(there + done)); /* pairs with: FORWARD */\n\n        memcpy(here + done, &value, 8);\n",
+        "(there + (bytes & ~(size_t)7) - 8 - done));\n"
+        "\n        memcpy(here + (bytes & ~(size_t)7) - 8 - done, &value, 8);\n",
+        tso="forward",
+        views="forward",
+        source="region.c",
+    ),
     # ---- STATUS: what goes with a number is not older than it
     Mutation(
         "the number is stored without release",

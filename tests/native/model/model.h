@@ -1,10 +1,10 @@
 /* A world in which the ring's own C runs under every schedule.
  *
- * This header is included by the compiler before everything else (-include) when channel.c, segment.c
- * and wait.c are built for the model; it takes the place of _atomic.h, and of the few calls by which
+ * This header is included by the compiler before everything else (-include) when channel.c, segment.c,
+ * wait.c and region.c are built for the model; it takes the place of _atomic.h, and of the few calls by which
  * that code touches shared memory and the kernel.  Nothing of the code under test is written again.
  *
- *   channel.c segment.c wait.c     as they are; only compiled with this header
+ *   channel.c segment.c wait.c region.c   as they are; only compiled with this header
  *   ring_sides.c                   who uses them: the wait loop, the scenarios, what must hold
  *   service*.c                     as they are, too, with model_service.h
  *   service_sides.c                a worker of a native service, and a client with its event loop
@@ -135,6 +135,7 @@ typedef uint32_t l5_word32;
 #define l5_store_relaxed(word, value) model_store(word, value, RELAXED, HERE)
 #define l5_add(word, value) model_add(word, value)
 #define l5_swap(word, value) model_swap(word, value, RELAXED, HERE)
+#define l5_store_byte(byte, value) (*(byte) = (value)) /* crashes in shared memory: nobody writes parts of words there */
 
 static inline void l5_copied(void)
 {

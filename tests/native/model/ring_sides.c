@@ -11,11 +11,12 @@
  * What must hold: nobody sleeps for ever; every message comes once, whole and in order; nothing is
  * left in the rings.  Under `views` also: no plain access races with another. */
 #include "channel.h"
+#include "region.h"
 #include "status.h"
 
 enum { MESSAGES_MAX = 8, BYTES_MAX = 960 };
 
-enum habit { SENDS = 0, RESERVES = 1, DISCARDS = 2, LEASES = 4, ANSWERS = 8, GIVES_UP = 16, TAKES = 32, TELLS = 64 };
+enum habit { SENDS = 0, RESERVES = 1, DISCARDS = 2, LEASES = 4, ANSWERS = 8, GIVES_UP = 16, TAKES = 32, TELLS = 64, COPIES = 128 };
 
 /* What one side does: messages by their payload, how many it must get, and how. */
 struct plan {
@@ -54,6 +55,7 @@ static const struct scenario scenarios[] = {
     {"leased", 512, 0, {{{8, 168, 232, 40}, 4, 0, SENDS, 0}, {{0}, 0, 4, LEASES, 0}}, {3, 2}, {0, 1}},
     {"taken", 1024, 0, {{{360, 296, 40, 360, 8}, 5, 0, SENDS, 0}, {{0}, 0, 5, TAKES, 0}}, {3, 2}, {0, 1}},
     {"status", 512, 0, {{{0}, 0, 0, TELLS, 0}, {{0}, 0, 0, TELLS, 0}}, {0}, {0}},
+    {"forward", 512, 0, {{{0}, 0, 0, COPIES, 0}, {{0}, 0, 0, COPIES, 0}}, {0}, {0}},
 };
 
 static const struct scenario *scenario;
@@ -215,10 +217,45 @@ static void tell_or_hear(int server)
     }
 }
 
+/* (FORWARD) who finds a number in a region finds what was written before it, in the same copy or the next,
+ * also where a copy begins or ends within the word of the number. */
+static void read_region(const uint8_t *region)
+{
+    uint64_t seen[2] = {0};
+    size_t skip = choose(2) ? 4 : 0;
+
+    if (choose(2)) {
+        l5_region_read((uint8_t *)seen + skip, region + skip, sizeof(seen) - skip);
+    } else {
+        l5_region_read((uint8_t *)seen + skip, region + skip, 4);
+        l5_region_read(seen + 1, region + 8, 8);
+    }
+    if (seen[1] < (seen[0] >> 8 * skip & 0xff))
+        model_fail("the number is there, and what was written before it is not");
+}
+
+static void write_or_read(int reads)
+{
+    for (uint64_t i = 1; i <= 2; i++) {
+        uint64_t number = i << 32 | i;
+
+        if (reads) {
+            read_region(mapped[1].rx_base);
+            continue;
+        }
+        l5_region_write(mapped[0].tx_base + 8, &i, 8);
+        l5_region_write(mapped[0].tx_base, &number, 8);
+    }
+}
+
 static void side(int number)
 {
     struct end *end = &ends[number];
 
+    if (end->plan->habits & COPIES) {
+        write_or_read(number);
+        return;
+    }
     if (end->plan->habits & TELLS) {
         tell_or_hear(number);
         return;
@@ -276,7 +313,7 @@ static void end(void)
 
         if (ends[i].sent != ends[i].to_send || ends[i].received < ends[i].plan->expects)
             model_fail("the %s ended early", side_names[i]);
-        for (int slot = 0; slot < slots && !(ends[1 - i].plan->habits & GIVES_UP); slot++)
+        for (int slot = 0; slot < slots && !(ends[1 - i].plan->habits & (GIVES_UP | COPIES)); slot++)
             if (memory->final(ring + slot * 8))
                 model_fail("a message is left at %s", cell_name(ring + slot * 8));
     }
