@@ -1,5 +1,6 @@
 """A client and its server in one event loop: a short way, and no doorbell rings."""
 
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -211,3 +212,30 @@ async def test_answers_of_many_tasks_and_of_all_kinds(tmp_path: Path) -> None:
             while client.statistics().in_flight:
                 await anyio.sleep(0.01)
         assert client.statistics().late_answers <= 8
+
+
+@pytest.mark.skipif(not native.available, reason=native.reason)
+@pytest.mark.parametrize("here", [True, False])
+async def test_clients_of_one_server_in_one_loop_all_go_on(tmp_path: Path, here: bool) -> None:
+    """Each asks until all have had many answers: who starved would have none, and all go on."""
+    url = f"l5+unix://{tmp_path}/s"
+    answers = {"one": 0, "the other": 0, "the other's second": 0}
+
+    async def ask(client: l5.Connection, name: str) -> None:
+        while min(answers.values()) < 100:
+            await client.request(b"x")
+            answers[name] += 1
+
+    async with AsyncExitStack() as stack:
+        if here:
+            await stack.enter_async_context(l5.serve(echo, url))
+        else:
+            stack.enter_context(l5.blocking.serve(bytes.upper, url))
+        one, other = [
+            await stack.enter_async_context(await l5.connect(url, transports="shm"))
+            for _ in range(2)
+        ]
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for client, name in zip((one, other, other), answers, strict=True):
+                    group.start_soon(ask, client, name)
