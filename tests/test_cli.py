@@ -16,6 +16,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from l5 import blocking
 from l5._cli import _info, _ping, _run
 from l5._errors import AddressError, ConnectError, L5Error
 from l5._registry import GROUP, Registry
@@ -282,6 +283,25 @@ def test_ping_for_people_and_without_an_upgrade(start_echo: Start, tmp_path: Pat
 def test_an_empty_request_is_echoed(start_echo: Start, tmp_path: Path) -> None:
     _, [url] = start_echo(f"l5+unix://{tmp_path}/echo.sock")
     assert ping(url, "--size", "0")["size_bytes"] == 0
+
+
+def refuse(request: bytes) -> bytes:
+    raise KeyError(f"no command of {len(request)} bytes")
+
+
+@pytest.mark.parametrize("command", ["ping", "bench"])
+def test_a_server_that_is_no_echo(command: str, tmp_path: Path) -> None:
+    """Whether it answers something else or an error: the command says what it wants."""
+    url = f"l5+unix://{tmp_path}/s"
+    for handler, does in (
+        (lambda request: request[1:], "does not echo"),
+        (refuse, "answers KeyError: 'no command of 64 bytes'"),
+    ):
+        with blocking.serve(handler, url):
+            assert l5(command, url, status=1).stderr.strip() == (
+                f"l5: {command} {url}: its server {does};"
+                " wanted is one that echoes, such as l5 echo"
+            )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

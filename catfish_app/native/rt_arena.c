@@ -234,9 +234,26 @@ int rt_rect_check(const double rect[4])
     return finite && rect[LO_X] <= rect[HI_X] && rect[LO_Y] <= rect[HI_Y] ? 0 : -EINVAL;
 }
 
-static int complain(char *message, size_t message_bytes, const char *format, const char *name, double value, double limit)
+static int complain(char *message, size_t message_bytes, const char *format, const char *name, double value)
 {
-    (void)snprintf(message, message_bytes, format, name, value, limit);
+    (void)snprintf(message, message_bytes, format, name, value);
+    return -EINVAL;
+}
+
+/* With as few digits as tell it apart, or nearly so: 25.4, and not 25.399999999999999. */
+static const char *number(double value, char text[32])
+{
+    (void)snprintf(text, 32, "%.15g", value);
+    if (strtod(text, NULL) != value)
+        (void)snprintf(text, 32, "%.17g", value);
+    return text;
+}
+
+static int complain_of_order(char *message, size_t message_bytes, char axis, double low, double high)
+{
+    char one[32], other[32];
+    (void)snprintf(message, message_bytes, "%cmin %s is greater than %cmax %s", axis, number(low, one), axis,
+                   number(high, other));
     return -EINVAL;
 }
 
@@ -246,10 +263,10 @@ int rt_rect_explain(const double rect[4], int query, char *message, size_t messa
     for (unsigned side = 0; side < 4; side++)
         if (query ? isnan(rect[side]) : !isfinite(rect[side]))
             return complain(message, message_bytes, query ? "%s is %g" : "%s is %g, which is not finite", names[side],
-                            rect[side], 0);
+                            rect[side]);
     if (rect[LO_X] > rect[HI_X])
-        return complain(message, message_bytes, "%s %.17g is greater than xmax %.17g", "xmin", rect[LO_X], rect[HI_X]);
+        return complain_of_order(message, message_bytes, 'x', rect[LO_X], rect[HI_X]);
     if (rect[LO_Y] > rect[HI_Y])
-        return complain(message, message_bytes, "%s %.17g is greater than ymax %.17g", "ymin", rect[LO_Y], rect[HI_Y]);
+        return complain_of_order(message, message_bytes, 'y', rect[LO_Y], rect[HI_Y]);
     return 0;
 }

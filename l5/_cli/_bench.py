@@ -14,8 +14,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 import l5
+from l5._cli._ping import check_echo
 from l5._cli._run import run
-from l5._errors import L5Error
 from l5._latency import Histogram, bucket_begin_ns, measure
 
 _BAR_WIDTH = 40
@@ -60,9 +60,7 @@ async def _measure(
 ) -> dict[str, Any]:
     async with await l5.connect(url, token=token) as connection:
         for length in (size, large):
-            payload = bytes(i & 0xFF for i in range(length))
-            if await connection.request(payload) != payload:
-                raise L5Error(f"{url} does not echo; bench needs a server such as l5 echo")
+            await check_echo(connection, bytes(i & 0xFF for i in range(length)), f"bench {url}")
         one, histogram = await _one_by_one(connection, bytes(size), seconds, advance)
         many = await _many(connection, bytes(size), seconds, tasks, advance)
         bulk = await _many(connection, bytes(large), seconds, 1, advance)

@@ -43,8 +43,7 @@ async def _measure(
             async with await l5.connect(url, token=token) as connection:
                 report = connection.upgrade_report
                 for _ in range(min(count, _WARM_UP_MAX)):
-                    if await connection.request(payload) != payload:
-                        raise L5Error(f"{url} does not echo; ping needs a server such as l5 echo")
+                    await check_echo(connection, payload, f"ping {url}")
                 started = perf_counter_ns()
                 for _ in range(count):
                     before = perf_counter_ns()
@@ -55,6 +54,17 @@ async def _measure(
         done = f"{len(latencies_ns)} of {count} requests were answered"
         raise L5Error(f"{url}: {done} within {timeout:g} s") from None
     return summary(report, size_bytes, latencies_ns, elapsed_ns) | {"url": url}
+
+
+async def check_echo(connection: l5.Connection, payload: bytes, command: str) -> None:
+    """Raise `L5Error` unless the server of this connection echoes."""
+    try:
+        if await connection.request(payload) == payload:
+            return
+        does = "does not echo"
+    except l5.RequestFailed as error:
+        does = f"answers {error.remote_type}: {error.remote_message}"
+    raise L5Error(f"{command}: its server {does}; wanted is one that echoes, such as l5 echo")
 
 
 def summary(

@@ -121,6 +121,8 @@ def test_ids_of_all_64_bits() -> None:
 BAD_ROWS = [
     ((2.0, 0, 1, 1), "xmin 2 is greater than xmax 1"),
     ((0, 2.5, 1, 1), "ymin 2.5 is greater than ymax 1"),
+    ((25.4, 0, 24.9, 1), "xmin 25.4 is greater than xmax 24.9"),
+    ((0, 1.0000000000000002, 1, 1), "ymin 1.0000000000000002 is greater than ymax 1"),
     ((0, NAN, 1, 1), "ymin is nan, which is not finite"),
     ((0, 0, INF, 1), "xmax is inf, which is not finite"),
 ]
