@@ -87,6 +87,8 @@ class DirectTree(Protocol):
     region: l5.abc.RemoteRegion
     reads: int
     """Reads of the last search that had to wait for each other, more or less."""
+    at_once: int
+    """Rows that `search_many` searches together."""
 
     @property
     def retries(self) -> int:
@@ -150,6 +152,7 @@ class MappedTree:
     """The tree in memory that is mapped here."""
 
     reads = 0
+    at_once = 1
 
     def __init__(self, region: l5.abc.RemoteRegion, mapping: memoryview) -> None:
         self.region = region
@@ -236,7 +239,8 @@ class MappedTree:
 def checked_queries(rects: npt.ArrayLike) -> Floats:
     """Return n x 4 rectangles to search with; `ValueError` names the row of one that is none."""
     rows = _rects(rects, "queries")
-    good = (rows[:, :2] <= rows[:, 2:]).all(axis=1)  # false for NaN
+    good = rows[:, 0] <= rows[:, 2]  # false for NaN; by columns, which takes a fifth of the time
+    good &= rows[:, 1] <= rows[:, 3]
     if not good.all():
         row = int(np.argmin(good))
         raise ValueError(f"row {row}: not a valid query: {_explain(rows[row], query=True)}")
@@ -245,6 +249,8 @@ def checked_queries(rects: npt.ArrayLike) -> Floats:
 
 class WalkedTree:
     """The tree in memory that is read from elsewhere."""
+
+    at_once = SEARCHES_AT_ONCE
 
     def __init__(self, region: l5.abc.RemoteRegion, head: bytes) -> None:
         self.region = region

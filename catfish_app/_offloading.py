@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 import l5
 from catfish_app import _wire
-from catfish_app._batch import Found, Paces, from_both_ends, in_turns
 from catfish_app._client import Mode, RTreeClient, _bad_rect, check_k, ids_of, said_of_search
 from catfish_app._direct import DirectTree, Disturbed, checked_queries, open_tree
+from catfish_app._paces import Paces
 from catfish_app._rtree import Floats, Ids
+from catfish_app._sharing import search_many
 
 if TYPE_CHECKING:
     from catfish_app._client import Rect
@@ -36,8 +37,6 @@ _SEARCH, _pack_search = _wire.head(_wire.Op.SEARCH), _wire.HEAD_RECT.pack
 _NOTHING = float("inf")
 """The latency of a request that came to nothing."""
 HEARTBEAT_S = 0.010
-BATCH_ASKED = 16
-"""So often the policy is asked for a batch: for each row it would take longer than searching."""
 _ASKED = frozenset(("tcp", "tls", "unix", "inproc"))
 """Transports over which the server's event loop reads its memory for the client."""
 
@@ -141,6 +140,7 @@ class OffloadingClient(RTreeClient):
             if self._tree is None:
                 try:
                     self._tree = await open_tree(self.connection)
+                    self._paces.at_once = self._tree.at_once
                 except l5.RemoteAccessError as error:
                     raise l5.RemoteAccessError(
                         f"the server offers no tree to search in its memory ({error}): share=False"
@@ -245,46 +245,10 @@ class OffloadingClient(RTreeClient):
         """See `RTreeClient.search_many`; the policy is asked for a part of the batch each time.
 
         Where it wants some of them here and some there, the server and this client take the batch
-        from one end each until they meet, and so end together.
+        from one end each until they meet, and so end together; and where one of them is so much
+        slower that it would be of no use, the other does all.
         """
-        rows = checked_queries(rects)
-        began, asked = perf_counter(), min(len(rows), BATCH_ASKED)
-        ours = sum(self._choose(began) is _CLIENT for _ in range(asked))
-        chosen = {_CLIENT: ours, _SERVER: asked - ours}
-        try:
-            if not chosen[_CLIENT]:
-                return await self._ask_many(rows, chosen)
-            if not chosen[_SERVER]:
-                return await self._search_many_here(rows, chosen)
-            return await from_both_ends(
-                rows,
-                lambda part: self._search_many_here(part, chosen),
-                lambda part: self._ask_many(part, chosen),
-                self._paces,
-            )
-        finally:  # the other way has done these, or nobody has
-            for path, count in chosen.items():
-                if count:
-                    self._observe(path, _NOTHING, perf_counter(), 0, count)
-
-    async def _search_many_here(self, rows: Floats, chosen: dict[l5.Path, int]) -> Found:
-        began = perf_counter()
-        found = await self._direct(
-            lambda tree: in_turns(tree.search_many, rows), (0, 0, 0, 0), began, len(rows), chosen
-        )
-        if found is not None:
-            return found
-        given_up, found = self._last, await RTreeClient.search_many(self, rows)
-        self._note_served(began, given_up, len(rows))
-        self._note_many(_CLIENT, perf_counter() - began, len(rows), chosen)
-        return found
-
-    async def _ask_many(self, rows: Floats, chosen: dict[l5.Path, int]) -> Found:
-        began = perf_counter()
-        answer = await RTreeClient.search_many(self, rows)
-        self._note_served(began, None, len(rows))
-        self._note_many(_SERVER, perf_counter() - began, len(rows), chosen)
-        return answer
+        return await search_many(self, checked_queries(rects))
 
     def _note_many(
         self, path: l5.Path, took_s: float, count: int, chosen: dict[l5.Path, int], reads: int = 0

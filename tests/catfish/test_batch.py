@@ -6,13 +6,16 @@ from itertools import pairwise
 from pathlib import Path
 
 import anyio
+import attrs
 import numpy as np
 import pytest
 
 import l5
 from catfish_app import OffloadingClient, RTree, RTreeClient
-from catfish_app._batch import Pace, Paces, Undone, from_both_ends, in_turns
+from catfish_app._batch import Batch, Found, Search, Undone, in_turns
 from catfish_app._direct import Disturbed
+from catfish_app._paces import TURN_S, Pace, Paces
+from catfish_app._sharing import BatchSides
 from tests.catfish._support import WAYS, boxes, served, sorted_ids
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +53,13 @@ async def connected(url: str, policy: EveryThird) -> OffloadingClient:
 
 
 @pytest.mark.parametrize("count", [2, 3, 900, 6000])
-async def test_both_do_their_part_and_the_answers_are_in_order(count: int, tmp_path: Path) -> None:
+async def test_both_do_their_part_and_the_answers_are_in_order(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def none(self: BatchSides, rows: np.ndarray, first: int) -> None:
+        """Take nothing over: the server is in this process, and may be late."""
+
+    monkeypatch.setattr(BatchSides, "instead", none)
     tree, policy = RTree.bulk(boxes(2000), shared=True), EveryThird()
     async with served(tmp_path, tree, WAY) as (_, server):
         async with await connected(server.urls[0], policy) as client:
@@ -113,6 +122,27 @@ def answer(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def numbered(count: int) -> np.ndarray:
     return np.repeat(np.arange(count, dtype=np.float64)[:, None], 4, axis=1)
+
+
+@attrs.frozen
+class Two:
+    """Two functions as the sides of a batch."""
+
+    here_: Search
+    ask_: Search
+
+    async def here(self, rows: np.ndarray, first: int) -> Found:
+        return await self.here_(rows)
+
+    async def ask(self, rows: np.ndarray, first: int) -> Found:
+        return await self.ask_(rows)
+
+    async def instead(self, rows: np.ndarray, first: int) -> Found | None:
+        return None
+
+
+async def from_both_ends(rows: np.ndarray, here: Search, ask: Search, paces: Paces) -> Found:
+    return await Batch(rows, Two(here, ask), paces).search()
 
 
 async def test_requests_are_sent_before_the_client_searches_and_while_it_does() -> None:
@@ -218,16 +248,6 @@ def test_no_row_is_taken_twice() -> None:
     assert (undone.back(9), undone.front(9)) == (slice(4, 7), slice(4, 4))
 
 
-def test_parts_end_together_by_what_rows_take() -> None:
-    paces = Paces()
-    assert (paces.here(900), paces.there(900)) == (1, 256)
-    paces.ours.note(4e-3, 4)
-    paces.theirs.note(2e-3, 2)
-    assert (paces.ours.row_s, paces.theirs.row_s) == (1e-3, 1e-3)
-    assert (paces.here(100), paces.there(100)) == (1, 25)  # here a turn takes half of one
-    assert Paces(Pace(1.0, 1e3), Pace(1.0, 1e6)).there(20) == 50  # fewer are not worth a request
-
-
 def test_what_waits_for_the_end_of_a_period_counts_in_full() -> None:
     """Nine parts take 0.1 ms each and the tenth nine: 1 ms on average, whichever was last."""
     pace = Pace()
@@ -242,11 +262,18 @@ def test_what_waits_for_the_end_of_a_period_counts_in_full() -> None:
 
 async def test_others_have_a_turn_meanwhile() -> None:
     turns: list[int] = []
+    clock = [0.0]
 
-    async def search(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    async def search(rows: np.ndarray) -> Found:
         turns.append(len(rows))
+        clock[0] += len(rows) * row_s
         return np.arange(len(rows) + 1, dtype=np.uint64), np.full(len(rows), 7, np.uint64)
 
-    offsets, ids = await in_turns(search, np.zeros((600, 4)))
+    row_s = TURN_S / 256
+    offsets, ids = await in_turns(search, np.zeros((600, 4)), now=lambda: clock[0])
     assert turns == [256, 256, 88]
     assert offsets.tolist() == list(range(601)) and ids.tolist() == [7] * 600
+    turns.clear()
+    row_s = TURN_S / 2000
+    await in_turns(search, np.zeros((6000, 4)), now=lambda: clock[0])
+    assert turns == [256, 512, 1024, 1024, 1024, 1024, 1024, 112]
