@@ -8,7 +8,6 @@ several processes get a part of its bandwidth each (`LinkSpec.shared`).
 """
 
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -75,10 +74,14 @@ class SlowConnection:
         """See `l5.Connection.open_region`."""
         return SlowRegion(await self._connection.open_region(name), self)
 
-    async def read(self, region: Any, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+    async def read(self, region: Any, spans: Sequence[Span]) -> list[bytes]:
         """Read some spans of a region at once, over the link."""
         asked_at = self._now()
-        found: list[bytes] = await region.read_many(spans)
+        if region.mapping is None:
+            found: list[bytes] = await region.read_many(spans)
+        else:  # that others run is seen to by the link
+            read_now = region.read_now
+            found = [read_now(offset, length) for offset, length in spans]
         await self._arrive(sum(map(len, found)), asked_at, len(spans))
         return found
 
@@ -105,11 +108,13 @@ class SlowRegion:
 
     async def read_each(self, spans: Iterable[Span], take: Take, *, window: int = 16) -> None:
         """See `l5.abc.RemoteRegion.read_each`; what is read at once arrives together."""
-        wanted = deque(spans)
+        wanted = list(spans)
         while wanted:
-            batch = [wanted.popleft() for _ in range(min(window, len(wanted)))]
+            batch, wanted = wanted[:window], wanted[window:]
             for (offset, _), data in zip(batch, await self.read_many(batch), strict=True):
-                wanted.extend(take(offset, data) or ())
+                more = take(offset, data)
+                if more:
+                    wanted += more
 
 
 def slow(connection: Any, spec: LinkSpec, clients: int = 1) -> SlowConnection:

@@ -53,7 +53,7 @@ class _Looked:
     def __init__(self) -> None:
         self._versions: dict[int, bytes] = {}
 
-    def first(self, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    def first(self, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return what to read instead: of each node its version."""
         asked: list[tuple[int, int]] = []
         for offset, length in spans:
@@ -272,7 +272,7 @@ class WalkedTree:
     @property
     def retries(self) -> int:
         """Attempts in vain."""
-        return self.counts["retries"]
+        return int(lib.rt_remote_retries(self._remote))
 
     def _new_walk(self) -> tuple[Any, Any]:
         made = ffi.new("struct rt_walk **")
@@ -283,34 +283,43 @@ class WalkedTree:
         spans: list[tuple[int, int]] = []
         while True:
             count = lib.rt_walk_want(walk, self._spans, SPANS)
-            flat: list[int] = ffi.unpack(self._spans, 2 * count) if count else []
-            spans += zip(flat[::2], flat[1::2], strict=True)
+            spans += self._pairs(count)
             if count < SPANS:
                 return spans
+
+    def _pairs(self, count: int) -> list[tuple[int, int]]:
+        flat: list[int] = ffi.unpack(self._spans, 2 * count) if count else []
+        return list(zip(flat[::2], flat[1::2], strict=True))
+
+    def _got(self, walk: Any, offset: int, data: bytes) -> Sequence[tuple[int, int]]:
+        """Give a walk what it wanted; return what it wants now."""
+        count = lib.rt_walk_take(walk, offset, data, len(data), self._spans, SPANS)
+        if not count:
+            return ()
+        if count < 0:
+            raise OSError(-count, f"the search failed: {errno.errorcode.get(-count, count)}")
+        spans = self._pairs(count)
+        return spans if count < SPANS else spans + self._wanted(walk)
 
     async def _read(self, walk: Any) -> None:
         """Serve a walk until it is over."""
         rounds = 0
         looked = None if self.region.in_order else _Looked()
 
-        def take(offset: int, data: bytes) -> list[tuple[int, int]]:
+        def take(offset: int, data: bytes) -> Sequence[tuple[int, int]]:
             nonlocal rounds
             if looked is not None:
                 if looked.is_first(offset, data):
-                    return [(offset, lib.RT_NODE_BYTES)]
+                    return ((offset, lib.RT_NODE_BYTES),)
                 data = looked.judged(offset, data)
-            error = lib.rt_walk_got(walk, offset, data, len(data))
-            if error:
-                raise OSError(-error, f"the search failed: {errno.errorcode.get(-error, error)}")
-            more = wanted()
-            rounds += bool(more)
-            return more
+            more = self._got(walk, offset, data)
+            if not more:
+                return more
+            rounds += 1
+            return more if looked is None else looked.first(more)
 
-        def wanted() -> list[tuple[int, int]]:
-            spans = self._wanted(walk)
-            return spans if looked is None else looked.first(spans)
-
-        while spans := wanted():
+        while spans := self._wanted(walk):
+            spans = spans if looked is None else looked.first(spans)
             await self.region.read_each(spans, take, window=WINDOW)
         self.reads = rounds + 1
 

@@ -255,6 +255,7 @@ class Instant:
     """A connection that answers at once, and its region."""
 
     heartbeat = "as it is"
+    mapping = None
 
     async def request(self, payload: bytes, *, deadline: float | None = None) -> bytes:
         return bytes(1000)

@@ -303,6 +303,12 @@ int rt_walk_got(struct rt_walk *walk, uint64_t offset, const void *data, size_t 
     return error;
 }
 
+int64_t rt_walk_take(struct rt_walk *walk, uint64_t offset, const void *data, size_t bytes, uint64_t *spans, size_t room)
+{
+    int error = rt_walk_got(walk, offset, data, bytes);
+    return error ? error : (int64_t)rt_walk_want(walk, spans, room);
+}
+
 /* ---- beginning and end ---- */
 
 static void attempt(struct rt_walk *walk)

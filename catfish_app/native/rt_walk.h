@@ -43,6 +43,7 @@ struct rt_walk_counts {
 int rt_remote_open(struct rt_remote **out, const void *head, size_t head_bytes, uint64_t region_bytes, uint32_t cache_nodes);
 void rt_remote_close(struct rt_remote *remote);
 void rt_remote_counts(const struct rt_remote *remote, struct rt_walk_counts *counts);
+uint64_t rt_remote_retries(const struct rt_remote *remote);
 
 /* A walk may be begun again and again. */
 int rt_walk_create(struct rt_walk **out, struct rt_remote *remote);
@@ -55,6 +56,8 @@ int rt_walk_again(struct rt_walk *walk);
 /* Put what is wanted now into spans, as pairs of offset and length, `room` pairs at most. Returns how many. */
 size_t rt_walk_want(struct rt_walk *walk, uint64_t *spans, size_t room);
 int rt_walk_got(struct rt_walk *walk, uint64_t offset, const void *data, size_t bytes);
+/* Both in one call: how many spans are wanted now that this one has come, or -errno. */
+int64_t rt_walk_take(struct rt_walk *walk, uint64_t offset, const void *data, size_t bytes, uint64_t *spans, size_t room);
 
 /* -EINPROGRESS; 0: what was found is valid; -EAGAIN: writers disturbed it; -EILSEQ: the tree is damaged. */
 int rt_walk_outcome(const struct rt_walk *walk);

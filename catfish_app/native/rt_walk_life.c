@@ -91,3 +91,8 @@ void rt_remote_counts(const struct rt_remote *remote, struct rt_walk_counts *cou
 {
     *counts = remote->counts;
 }
+
+uint64_t rt_remote_retries(const struct rt_remote *remote)
+{
+    return remote->counts.retries;
+}
