@@ -7,8 +7,10 @@ the connection, only later.  Several connections share a link when they share a 
 several processes get a part of its bandwidth each (`LinkSpec.shared`).
 """
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import types
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Any
 
 import anyio
@@ -25,12 +27,29 @@ SPUN_S = 200e-6
 """Shorter waits are spun: to sleep takes longer than it should."""
 
 
-async def _sleep_until(when: float) -> None:
-    left = when - time.perf_counter()
-    if left > SPUN_S:
-        await anyio.sleep(left - SPUN_S / 2)
-    while time.perf_counter() < when:
-        await anyio.lowlevel.checkpoint()
+@types.coroutine
+def _turn() -> Generator[None]:
+    """Do as `asyncio.sleep(0)`, with less to it: the link is to take time, not the processor."""
+    yield
+
+
+class Waits:
+    """Waiting in the event loop that runs when this is made."""
+
+    def __init__(self) -> None:
+        self._turn: Callable[[], Awaitable[None]] = _turn
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self._turn = anyio.lowlevel.checkpoint
+
+    async def until(self, when: float) -> None:
+        """Return at a time of `time.perf_counter`."""
+        left = when - time.perf_counter()
+        if left > SPUN_S:
+            await anyio.sleep(left - SPUN_S / 2)
+        while time.perf_counter() < when:
+            await self._turn()
 
 
 class SlowConnection:
@@ -42,48 +61,39 @@ class SlowConnection:
         pipe: Pipe,
         *,
         now: Callable[[], float] = time.perf_counter,
-        sleep_until: Callable[[float], Awaitable[None]] = _sleep_until,
+        sleep_until: Callable[[float], Awaitable[None]] | None = None,
     ) -> None:
         self._connection = connection
         self._pipe = pipe
-        self._now = now
-        self._sleep_until = sleep_until
+        self.now = now
+        self.sleep_until = sleep_until or Waits().until
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    async def _arrive(self, size_bytes: int, asked_at: float, verbs: int) -> None:
-        ready = max(self._now(), asked_at + self._pipe.spec.latency_s)
-        await self._sleep_until(self._pipe.send(size_bytes + HEADER_BYTES, ready, verbs))
+    def arrival(self, size_bytes: int, asked_at: float, verbs: int = 1) -> float:
+        """Put an answer into the pipe that is here by now; return when it comes out."""
+        ready = max(self.now(), asked_at + self._pipe.spec.latency_s)
+        return self._pipe.send(size_bytes + HEADER_BYTES, ready, verbs)
 
     async def request(self, payload: Any, *, deadline: float | None = None) -> bytes:
         """See `l5.Connection.request`."""
-        asked_at = self._now()
+        asked_at = self.now()
         reply: bytes = await self._connection.request(payload, deadline=deadline)
-        await self._arrive(len(reply), asked_at, 1)
+        await self.sleep_until(self.arrival(len(reply), asked_at))
         return reply
 
     async def request_many(self, payloads: Sequence[Any], *, window: int = 64) -> list[bytes]:
         """See `l5.Connection.request_many`; the answers come together."""
-        asked_at = self._now()
+        asked_at = self.now()
         replies: list[bytes] = await self._connection.request_many(payloads, window=window)
-        await self._arrive(sum(map(len, replies)), asked_at, len(replies))
+        size_bytes = sum(map(len, replies))
+        await self.sleep_until(self.arrival(size_bytes, asked_at, len(replies)))
         return replies
 
     async def open_region(self, name: str) -> "SlowRegion":
         """See `l5.Connection.open_region`."""
         return SlowRegion(await self._connection.open_region(name), self)
-
-    async def read(self, region: Any, spans: Sequence[Span]) -> list[bytes]:
-        """Read some spans of a region at once, over the link."""
-        asked_at = self._now()
-        if region.mapping is None:
-            found: list[bytes] = await region.read_many(spans)
-        else:  # that others run is seen to by the link
-            read_now = region.read_now
-            found = [read_now(offset, length) for offset, length in spans]
-        await self._arrive(sum(map(len, found)), asked_at, len(spans))
-        return found
 
 
 class SlowRegion:
@@ -94,17 +104,28 @@ class SlowRegion:
     def __init__(self, region: Any, connection: SlowConnection) -> None:
         self._region = region
         self._connection = connection
+        self._mapped = region.mapping is not None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._region, name)
 
     async def read(self, offset: int, length: int) -> bytes:
         """See `l5.abc.RemoteRegion.read`."""
-        return (await self._connection.read(self._region, [(offset, length)]))[0]
+        return (await self.read_many(((offset, length),)))[0]
 
-    async def read_many(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+    async def read_many(self, spans: Sequence[Span]) -> list[bytes]:
         """See `l5.abc.RemoteRegion.read_many`."""
-        return await self._connection.read(self._region, list(spans))
+        connection = self._connection
+        asked_at = connection.now()
+        found: list[bytes]
+        if self._mapped:  # that others run is seen to by the link
+            read_now = self._region.read_now
+            found = [read_now(offset, length) for offset, length in spans]
+        else:
+            found = await self._region.read_many(spans)
+        size_bytes = sum(map(len, found))
+        await connection.sleep_until(connection.arrival(size_bytes, asked_at, len(spans)))
+        return found
 
     async def read_each(self, spans: Iterable[Span], take: Take, *, window: int = 16) -> None:
         """See `l5.abc.RemoteRegion.read_each`; what is read at once arrives together."""

@@ -280,16 +280,13 @@ class WalkedTree:
         return ffi.gc(made[0], lib.rt_walk_destroy), self._remote
 
     def _wanted(self, walk: Any) -> list[tuple[int, int]]:
-        spans: list[tuple[int, int]] = []
-        while True:
-            count = lib.rt_walk_want(walk, self._spans, SPANS)
-            spans += self._pairs(count)
-            if count < SPANS:
-                return spans
+        count = lib.rt_walk_want(walk, self._spans, SPANS)
+        spans = self._pairs(count)
+        return spans if count < SPANS else spans + self._wanted(walk)
 
     def _pairs(self, count: int) -> list[tuple[int, int]]:
-        flat: list[int] = ffi.unpack(self._spans, 2 * count) if count else []
-        return list(zip(flat[::2], flat[1::2], strict=True))
+        numbers = iter(ffi.unpack(self._spans, 2 * count) if count else ())
+        return list(zip(numbers, numbers, strict=True))
 
     def _got(self, walk: Any, offset: int, data: bytes) -> Sequence[tuple[int, int]]:
         """Give a walk what it wanted; return what it wants now."""
@@ -318,9 +315,10 @@ class WalkedTree:
             rounds += 1
             return more if looked is None else looked.first(more)
 
-        while spans := self._wanted(walk):
-            spans = spans if looked is None else looked.first(spans)
-            await self.region.read_each(spans, take, window=WINDOW)
+        spans = self._wanted(walk)
+        await self.region.read_each(
+            spans if looked is None else looked.first(spans), take, window=WINDOW
+        )
         self.reads = rounds + 1
 
     async def _walk(self, walk: Any, kind: int, rect: Sequence[float] | Floats, k: int = 0) -> None:

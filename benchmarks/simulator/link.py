@@ -43,6 +43,7 @@ class Pipe:
 
     def __init__(self, spec: LinkSpec) -> None:
         self.spec = spec
+        self._saved_s = spec.burst_bytes / spec.bytes_per_s  # what an idle link may have saved up
         self.free_at: float = 0.0
         """When the last byte that was sent is out."""
         self.bytes_sent: int = 0
@@ -51,8 +52,7 @@ class Pipe:
         """Put a message in; return when it has arrived."""
         spec = self.spec
         self.bytes_sent += size_bytes
-        saved_s = spec.burst_bytes / spec.bytes_per_s  # what an idle link may have saved up
-        begin = max(self.free_at, now - saved_s)
+        begin = max(self.free_at, now - self._saved_s)
         self.free_at = begin + size_bytes / spec.bytes_per_s + verbs * spec.verb_s
         return max(self.free_at, now) + spec.latency_s
 
