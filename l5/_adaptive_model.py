@@ -9,6 +9,8 @@ not: they come late, and say nothing of the way.  So:
 
     the client's own way is the shorter one, empty (`floor`) as well as now (`mean`),
         or now a fourth of the server's                      -> the client
+    else, of several requests at a time,
+        where more gets done if all of them stay             -> the client
     else, of the requests, the part `server_share`           -> the server
         but not while it has answered nothing for a while,
         or has that part of the requests under way           -> the client
@@ -18,8 +20,9 @@ not: they come late, and say nothing of the way.  So:
 The last line is for a client that has several requests under way.  Its processor and the server's
 are two; a server that is never without a request of ours gives all that it has, and the others wait
 for nothing meanwhile.  One is enough for that; if not, then the server is not busy, and says so.
-But to ask costs the client's processor as well, and to wait for a server that sleeps may cost it
-more than to search.  So whether it pays is tried: what gets done in windows of time tells.
+But to ask costs the client's processor as well, and to wake a server that sleeps, and wait for it,
+may cost more than to search, whatever the server has to spare.  So whether the server should have
+any of several requests is tried: what gets done in windows of time tells.
 
 The share is moved by heartbeats, as `BackoffPolicy` moves it, but that a busy server is left only
 if that pays.  The way that is not used is tried so rarely that it costs `explore` of the time.
@@ -64,7 +67,7 @@ WINDOW = 4.0
 """Intervals of heartbeats that latencies are summed up over, outliers and all: a server that is
 held back for the rest of each period answers most requests fast, and some not until then."""
 TRIED_EACH = 16
-"""Each so many windows the server gets none of several requests, or one, whichever seemed worse."""
+"""Each so many windows the server gets some of several requests, or none, whichever seemed worse."""
 
 
 class _Way:
@@ -209,13 +212,13 @@ class AdaptiveModel:
         self.busy_rounds: int = 0
         self._until_first = FIRST
         self._due = _INFINITY
-        self.lends: bool = False
-        """Whether the server has one of several requests, just now."""
-        self._rates = [0.0, 0.0]  # requests in a second, while it had none, and while it had one
+        self.lends: bool = True
+        """Whether the server gets some of several requests, just now."""
+        self._rates = [0.0, 0.0]  # requests in a second, while it got none, and while it got some
         self._windows = 0
         self._window_at = now
         self._count = 0
-        self._offered = False  # in this window, there was one that it could have had
+        self._offered = False  # in this window, there was one that could go either way
 
     @property
     def server_s(self) -> float:
@@ -280,6 +283,8 @@ class AdaptiveModel:
             if server.is_due(now, self._explore):
                 return _SERVER
             return _SERVER if self._may_have_one() else _CLIENT
+        if self._keeps_all():
+            return _SERVER if server.is_due(now, self._explore) else _CLIENT
         credit = self._credit + self.server_share
         if credit < 1.0:
             self._credit = credit
@@ -312,6 +317,16 @@ class AdaptiveModel:
         under_way = server.outstanding + client.outstanding + 1
         return server.outstanding >= self.server_share * under_way
 
+    def _keeps_all(self) -> bool:
+        """Tell whether the server gets none of several requests, which it might have."""
+        server, client = self._server, self._client
+        if not server.outstanding + client.outstanding or not server.count or not client.count:
+            return False
+        if not client.next_s() < server.next_s() * PRICE:
+            return False
+        self._offered = True
+        return not self.lends
+
     def _may_have_one(self) -> bool:
         """Tell whether the server, which would get nothing, gets one of several requests."""
         server, client = self._server, self._client
@@ -323,7 +338,7 @@ class AdaptiveModel:
         return self.lends
 
     def _judge(self, now: float) -> None:
-        """(At the end of a window) find out whether more gets done if the server has one of ours.
+        """(At the end of a window) find out whether more gets done if the server has some of ours.
 
         A window without such a request tells nothing, and neither does one that has lasted for
         long, because nobody asked.

@@ -6,6 +6,8 @@
  *
  *   is the client's own way shorter?  --yes--> the client, the server when it is due for a try
  *     |no                                      (or has none of several requests, and is not far slower)
+ *   of several requests at a time, does more get done if all stay?  --yes--> the client, as above
+ *     |no, or there is one at a time
  *   does the share let it go to the server?  --no--> the client, too
  *     |yes
  *   has the server answered lately, and less than its share under way?  --no--> the client
@@ -32,7 +34,7 @@ typedef struct {
     double threshold, interval_s, explore, stale_s;
     double server_share, credit, due, last;
     int until_first;
-    int lends, offered; /* the server has one of several requests; in this window, it could have one */
+    int lends, offered; /* the server gets some of several requests; in this window, one could go either way */
     double rates[2], window_at;
     long long requests, windows;
 } Adaptive;
@@ -47,7 +49,8 @@ static void forget_all(Adaptive *self, double now)
     self->busy_rounds = 0;
     self->until_first = FIRST;
     self->due = INFINITY;
-    self->lends = self->offered = 0;
+    self->lends = 1;
+    self->offered = 0;
     self->rates[0] = self->rates[1] = 0.0;
     self->window_at = now;
     self->requests = self->windows = 0;
@@ -87,6 +90,19 @@ static int has_enough(const Adaptive *self, double now)
     return (double)server->outstanding >= self->server_share * (double)under_way;
 }
 
+/* Whether the server gets none of several requests, which it might have. */
+static int keeps_all(Adaptive *self)
+{
+    const Way *server = &self->of[SERVER], *client = &self->of[CLIENT];
+
+    if (!(server->outstanding + client->outstanding) || !server->count || !client->count)
+        return 0;
+    if (!(way_next_s(client) < way_next_s(server) * PRICE))
+        return 0;
+    self->offered = 1;
+    return !self->lends;
+}
+
 /* Whether the server, which would get nothing, gets one of several requests. */
 static int may_have_one(Adaptive *self)
 {
@@ -100,7 +116,7 @@ static int may_have_one(Adaptive *self)
     return self->lends;
 }
 
-/* (At the end of a window) find out whether more gets done if the server has one of ours. */
+/* (At the end of a window) find out whether more gets done if the server has some of ours. */
 static void judge(Adaptive *self, double now)
 {
     double taken_s = now - self->window_at;
@@ -132,6 +148,8 @@ static int next_path(Adaptive *self, double now)
     way_forgive(client, now, self->stale_s);
     if (client->count && is_shorter(server, client))
         return way_is_due(server, now, self->explore) || may_have_one(self) ? SERVER : CLIENT;
+    if (keeps_all(self))
+        return way_is_due(server, now, self->explore) ? SERVER : CLIENT;
     credit = self->credit + self->server_share;
     if (credit < 1.0) {
         self->credit = credit;
@@ -343,7 +361,7 @@ static PyMemberDef adaptive_members[] = {
     {"stale_s", T_DOUBLE, offsetof(Adaptive, stale_s), READONLY, "after which all is forgotten"},
     {"server_share", T_DOUBLE, offsetof(Adaptive, server_share), READONLY, "what heartbeats let go to the server"},
     {"busy_rounds", T_LONGLONG, offsetof(Adaptive, busy_rounds), READONLY, "heartbeats in a row that said busy"},
-    {"lends", T_INT, offsetof(Adaptive, lends), READONLY, "whether the server has one of several requests, just now"},
+    {"lends", T_INT, offsetof(Adaptive, lends), READONLY, "whether the server gets some of several requests, just now"},
     {"server_s", T_DOUBLE, offsetof(Adaptive, of[SERVER].mean), READONLY, "what a request to the server takes"},
     {"client_s", T_DOUBLE, offsetof(Adaptive, of[CLIENT].mean), READONLY, "what one of the client's own takes"},
     {"server_least_s", T_DOUBLE, offsetof(Adaptive, of[SERVER].floor), READONLY, "the same, at its best"},
