@@ -116,6 +116,23 @@ static int may_have_one(Adaptive *self)
     return self->lends;
 }
 
+/* Choose what the next window is for. */
+static void choose_next(Adaptive *self)
+{
+    double without = self->rates[0], with_some = self->rates[1], wait;
+    int better = with_some > without;
+
+    if (!(without > 0.0 && with_some > 0.0)) {
+        self->lends = !self->lends;
+        return;
+    }
+    self->windows = self->lends == better ? self->windows + 1 : 0; /* since the other one */
+    wait = (1.0 - (better ? without / with_some : with_some / without)) / self->explore;
+    if (wait < TRIED_EACH)
+        wait = TRIED_EACH;
+    self->lends = (double)self->windows >= wait ? !better : better;
+}
+
 /* (At the end of a window) find out whether more gets done if the server has some of ours. */
 static void judge(Adaptive *self, double now)
 {
@@ -125,14 +142,7 @@ static void judge(Adaptive *self, double now)
         double rate = (double)self->requests / taken_s, known = self->rates[self->lends];
 
         self->rates[self->lends] = known > 0.0 ? known + (rate - known) * 0.5 : rate;
-        self->windows++;
-        if (!(self->rates[!self->lends] > 0.0)) {
-            self->lends = !self->lends;
-        } else {
-            int better = self->rates[1] > self->rates[0];
-
-            self->lends = self->windows % TRIED_EACH ? better : !better;
-        }
+        choose_next(self);
     }
     self->window_at = now;
     self->requests = 0;

@@ -1,4 +1,4 @@
-/* What `_adaptive.c` knows of one way, the server's or the client's own: `_Way` of `l5/_adaptive_model.py`. */
+/* What `_adaptive.c` knows of one way, the server's or the client's own: `l5/_adaptive_way.py`. */
 #ifndef L5_ADAPTIVE_WAY_H
 #define L5_ADAPTIVE_WAY_H
 
