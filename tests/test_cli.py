@@ -161,6 +161,7 @@ def test_a_missing_module_of_our_own_is_not_explained_away() -> None:
         (L5Error("does not echo"), 1, "l5: does not echo"),
         (ConnectError("l5://h:1"), 1, "l5: cannot connect to l5://h:1"),
         (PermissionError(13, "Permission denied"), 1, "l5: Permission denied"),
+        (FileNotFoundError(2, "No such file", "/x"), 1, "l5: /x: No such file"),
         (anyio.EndOfStream(), 1, "l5: the peer closed the connection"),
         (ExceptionGroup("g", [ExceptionGroup("h", [L5Error("deep")])]), 1, "l5: deep"),
     ],

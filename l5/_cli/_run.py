@@ -48,6 +48,6 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
 def _sentence(error: BaseException) -> str:
     if isinstance(error, anyio.BrokenResourceError | anyio.EndOfStream):
         return f"the peer closed the connection {error}".strip()
-    if isinstance(error, OSError) and error.strerror and not error.filename:
-        return error.strerror  # without the number
+    if isinstance(error, OSError) and error.strerror:  # without the number
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
