@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import IO, Annotated
 
@@ -51,12 +52,13 @@ def dump(
         raise typer.BadParameter("pcapng on a terminal helps nobody: give -o FILE")
 
     async def work() -> None:
-        single = len(target) == 1 and (target[0].isdigit() or "://" in target[0])
-        with _open(output) as stream:
-            if single:
-                _record(await _watcher(target[0], token, snap), stream, seconds)
-            else:
+        if len(target) > 1 or not (target[0].isdigit() or "://" in target[0]):
+            with _open(output) as stream:
                 _record_command(target, stream, snap, seconds)
+            return
+        # Found first: where there is nothing to record, an older recording stays as it is.
+        with closing(await _watcher(target[0], token, snap)) as watcher, _open(output) as stream:
+            _record(watcher, stream, seconds)
 
     run(work)
 
@@ -89,8 +91,6 @@ def _record(watcher: Watcher, stream: IO[bytes], seconds: float) -> None:
             stream.write(data)
     except KeyboardInterrupt:
         pass
-    finally:
-        watcher.close()
 
 
 def _record_command(command: list[str], stream: IO[bytes], snap: int, seconds: float) -> None:
@@ -104,7 +104,8 @@ def _record_command(command: list[str], stream: IO[bytes], snap: int, seconds: f
                 time.sleep(0.02)  # it has no connection yet
         else:
             raise L5Error(f"{command[0]} ended (status {child.returncode}) without a connection")
-        _record(watcher, stream, seconds)
+        with closing(watcher):
+            _record(watcher, stream, seconds)
     finally:
         if child.poll() is None:
             child.send_signal(signal.SIGTERM if seconds else signal.SIGINT)

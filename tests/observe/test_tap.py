@@ -185,6 +185,25 @@ def test_dump_records_a_command(tmp_path: Path) -> None:
     assert kinds.count(6) > 8
 
 
+def test_an_older_recording_stays_where_there_is_nothing_to_record(tmp_path: Path) -> None:
+    path = tmp_path / "out.pcapng"
+    path.write_bytes(b"older")
+    for nobody, said in (
+        (str(2**22 + 1), "there is no process"),
+        (f"l5+unix://{tmp_path}/none", "there is no such socket"),
+    ):
+        command = [sys.executable, "-m", "l5", "dump", "-o", str(path), nobody]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            cwd=Path(__file__).parent.parent.parent,
+        )
+        assert done.returncode == 1 and said in done.stderr
+    assert path.read_bytes() == b"older"
+
+
 LEAVER = """
 import os, sys, l5, l5.blocking
 l5.tap(sys.argv[1])
