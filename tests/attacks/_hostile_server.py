@@ -91,6 +91,18 @@ def answer(peer: Hostile) -> None:
     peer.frame(kind + 1, payload, id=id)
 
 
+def answer_oddly(listener: socket.socket, name: str) -> dict[str, Any]:
+    """Answer two requests, each as that attack does, and a third as anybody would."""
+    peer = as_server(listener)
+    for _ in range(2):
+        _, _, id, _ = peer.take()
+        _lies.HARMLESS_ANSWERS[name][0](peer, id)
+    answer(peer)
+    hung_up = peer.hung_up()
+    peer.close()
+    return {"hung_up": hung_up}
+
+
 def hang_up(listener: socket.socket) -> dict[str, Any]:
     """Shut the socket down for reading after a request, and leave the request unanswered."""
     peer = as_server(listener)
@@ -135,6 +147,8 @@ def run(listener: socket.socket, case: str) -> dict[str, Any]:
         return noise(listener, rest)
     if kind == "bell":
         return ring_bells(listener, rest)
+    if kind == "oddly":
+        return answer_oddly(listener, rest)
     return CASES[case](listener)
 
 

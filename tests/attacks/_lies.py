@@ -200,11 +200,11 @@ def unwritten(peer: Hostile) -> int:
     return len(answer)
 
 
-def pour(peer: Hostile, kind: int, payload: bytes, *, flags: int = 0) -> None:
+def pour(peer: Hostile, kind: int, payload: bytes, *, flags: int = 0, id: int = 5) -> None:
     """Write twenty thousand frames of a kind, as fast as they are taken."""
     for _ in range(25):
         assert peer.wait_room(800 * 64)
-        peer.burst(kind, payload, 800, flags=flags, id=5)
+        peer.burst(kind, payload, 800, flags=flags, id=id)
 
 
 def empty_pieces(peer: Hostile) -> int:
@@ -239,4 +239,37 @@ HARMLESS: dict[str, Callable[[Hostile], int]] = {
     "empty pieces": empty_pieces,
     "tiny pieces": tiny_pieces,
     "control flood": control_flood,
+}
+
+
+def unwritten_answer(peer: Hostile, id: int) -> None:
+    """As `unwritten`, to a client."""
+    peer.frame(RESPONSE, b"e", size=1000, id=id)
+    peer.written += 1024 - 64
+
+
+def answer_in_pieces(piece: bytes) -> Callable[[Hostile, int], None]:
+    """As `empty_pieces` and `tiny_pieces`, to a client."""
+
+    def answer(peer: Hostile, id: int) -> None:
+        peer.frame(RESPONSE, b"e", flags=MORE, id=id)
+        pour(peer, RESPONSE, piece, flags=MORE, id=id)
+        assert peer.wait_room(64)
+        peer.frame(RESPONSE, b"end", id=id)
+
+    return answer
+
+
+def answer_after_a_flood(peer: Hostile, id: int) -> None:
+    """As `control_flood`, to a client: heartbeats, and each says that the server is busy."""
+    pour(peer, HEARTBEAT, bytes(8) + b"\xff" * 4, id=0)
+    assert peer.wait_room(64)
+    peer.frame(RESPONSE, b"e", id=id)
+
+
+HARMLESS_ANSWERS: dict[str, tuple[Callable[[Hostile, int], None], bytes]] = {
+    "unwritten": (unwritten_answer, b"e".ljust(1000, b"\0")),
+    "empty pieces": (answer_in_pieces(b""), b"eend"),
+    "tiny pieces": (answer_in_pieces(b"xy"), b"e" + b"xy" * 20_000 + b"end"),
+    "control flood": (answer_after_a_flood, b"e"),
 }

@@ -181,6 +181,20 @@ async def test_a_server_lies_about_what_it_has_read(tmp_path: Path) -> None:
             assert (await server.says())["hung_up"]
 
 
+@pytest.mark.parametrize("case", list(_lies.HARMLESS_ANSWERS))
+async def test_answers_that_break_nothing(tmp_path: Path, case: str) -> None:
+    """What is strange but not forbidden: the client has its answer, and others have their turn."""
+    url = f"l5+unix://{tmp_path}/s"
+    expected = _lies.HARMLESS_ANSWERS[case][1]
+    async with attacker("_hostile_server", tmp_path / "s", f"oddly:{case}") as server:
+        async with await l5.connect(url, ring=65536) as connection, ticking() as ticker:
+            for _ in range(2):
+                assert await connection.request(b"x") == expected
+            assert await connection.request(b"sound") == b"sound"
+            await ticker.more(5)
+        assert (await server.says())["hung_up"]
+
+
 async def test_a_server_changes_an_answer(tmp_path: Path) -> None:
     """An answer is a copy: what the server writes over it afterwards does not show."""
     url = f"l5+unix://{tmp_path}/s"
