@@ -304,6 +304,10 @@ class Connection(OpensRegions, WorksInPlace, anyio.abc.ObjectStream[bytes]):
         if session.receiver is not None:
             raise anyio.BusyResourceError("receiving from")
         while not session.inbox:
+            if session.behind:  # a long message was taken: what is behind it comes from there
+                session.behind = False
+                session.on_ready()
+                continue
             self._check_receivable()
             waiter = session.receiver = Waiter(waiter_server)
             try:

@@ -21,21 +21,19 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ._errors import RemoteProtocolError
+from ._partial import Partial, ignore
 
 if TYPE_CHECKING:
     from ._hello import Limits
     from ._wait import Waiter
 
-SHORT_BYTES = 4096
+AHEAD = 4
+"""Times `credit_bytes` that one grant allows while half of all budgets is free."""
 FRAME_COST = 64
 """What a data message costs of its window beside its payload, in bytes."""
 STALL_BYTES = 64 << 10
 """What the oldest half-received message must at least grow by between two looks (`Budget.stalled`)
 while others have to wait for it."""
-
-
-def _ignore(_: Exception) -> None:
-    """What can be done to a connection that cannot be broken: nothing."""
 
 
 def data_cost(size_bytes: int, window_bytes: int) -> int:
@@ -151,6 +149,12 @@ class Budget:
         self._pressed |= not takes
         return takes
 
+    def roomy(self, more_bytes: int) -> bool:
+        """Tell whether half of the budget is left after so much more, of the server's, too."""
+        if self.used_bytes + more_bytes > self.limit_bytes // 2:
+            return False
+        return self._parent is None or self._parent.roomy(more_bytes)
+
     def stalled(self) -> Partial | None:
         """Return the oldest message if others starve and it has hardly grown since the last call.
 
@@ -203,34 +207,6 @@ class Quota:
         self.used -= amount
 
 
-@attrs.define(eq=False)
-class Partial:
-    """A message of which some segments have arrived."""
-
-    key: tuple[bool, int]
-    retry: Callable[[], None]
-    cut: Callable[[Exception], None] = _ignore
-    """Break the connection that it comes from."""
-    segments: list[bytes | bytearray] = attrs.field(factory=list[bytes | bytearray])
-    size_bytes: int = 0
-    allowed_bytes: int = 0
-    starved: bool = False
-    refused: bool = False
-    """Nothing of it is kept, and so it may come: its end is answered by an error."""
-
-    def append(self, payload: bytes) -> None:
-        """Keep a segment; short ones in one buffer, or each would cost an object."""
-        self.size_bytes += len(payload)
-        if self.refused:
-            return
-        if len(payload) >= SHORT_BYTES:
-            self.segments.append(payload)
-        elif self.segments and isinstance(self.segments[-1], bytearray):
-            self.segments[-1] += payload
-        elif payload:
-            self.segments.append(bytearray(payload))
-
-
 class Refused(Exception):
     """A request is here, and nothing of it: there was no memory when it began."""
 
@@ -249,7 +225,7 @@ class Reassembly:
         partials_max: int,
         budget: Budget,
         grant: Callable[[tuple[bool, int], int], None],
-        cut: Callable[[Exception], None] = _ignore,
+        cut: Callable[[Exception], None] = ignore,
     ) -> None:
         self._message_limit = message_limit
         self._credit_bytes = credit_bytes
@@ -294,7 +270,7 @@ class Reassembly:
         if more:
             self._extend(partial)
             return None
-        message = b"".join(partial.segments)
+        message = partial.message()
         refused = partial.refused
         self.drop(key)
         if refused:
@@ -314,16 +290,21 @@ class Reassembly:
             )
         self._partials[key] = partial
         self._unasked += not key[0]
-        if not entered:
+        if entered:
+            partial.borrow()
+        else:
             partial.refused, partial.allowed_bytes = True, self._message_limit
             self._grant(key, self._message_limit)
         return partial
 
     def _extend(self, partial: Partial) -> None:
-        # Half the initial allowance ahead: the sender never stops while there is budget.
-        if partial.allowed_bytes - partial.size_bytes > self._credit_bytes // 2:
+        # Half an allowance ahead: the sender never stops while there is budget.
+        credit = self._credit_bytes
+        if partial.allowed_bytes - partial.size_bytes > credit // 2:
             return
-        allowed = min(partial.size_bytes + self._credit_bytes, self._message_limit)
+        if self._budget.roomy(AHEAD * credit):
+            credit *= AHEAD  # each grant wakes the sender
+        allowed = min(partial.size_bytes + credit, self._message_limit)
         if allowed > partial.allowed_bytes and self._budget.extend(partial, allowed):
             self._grant(partial.key, allowed)
 
@@ -333,7 +314,7 @@ class Reassembly:
         if partial is None:
             return False
         self._unasked -= not key[0]
-        partial.segments.clear()  # now: a partial is part of a cycle, by its `retry`
+        partial.clear()  # now: a partial is part of a cycle, by its `retry`
         self._budget.leave(partial)
         return True
 

@@ -76,6 +76,7 @@ class Session(SessionCounters):
         self.requests: RequestTable = RequestTable()
         self.inbox: deque[bytes] = deque()
         self.receiver: Waiter | None = None
+        self.behind: bool = False  # (no ring) a long message: there may be more behind it
         self.senders: dict[Waiter, None] = {}
         """Who waits for room in the channel."""
         self.patient: dict[Waiter, None] = {}
@@ -199,8 +200,9 @@ class Session(SessionCounters):
                     break
                 self.frames_received += 1
                 DISPATCH[frame[0]](self, frame[1], frame[2], frame[3])
-                if len(frame[3]) >= LONG_BYTES and frame[0] == _DATA and self.inbox and self.ring:
-                    break  # who receives takes what is behind it from the ring, to where it goes
+                if len(frame[3]) >= LONG_BYTES and frame[0] == _DATA and self.inbox:
+                    self.behind = self.ring is None
+                    break  # who receives takes what is behind it from the channel, one by one
         except anyio.EndOfStream as end:  # who has words for it says them
             self.fail(self.leaving or anyio.BrokenResourceError(*end.args or (GONE,)))
         except Exception as error:

@@ -36,6 +36,7 @@ PURE = (
     "_offload",
     "_offload_model",
     "_options",
+    "_partial",
     "_requests",
     "_selector",
 )

@@ -11,7 +11,8 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from .._flow import Budget, Partial
+from .._flow import Budget
+from .._partial import Partial
 
 if TYPE_CHECKING:
     from ._hub import BlockingHub

@@ -272,7 +272,7 @@ class Hub:
 
 def test_a_total_over_threads() -> None:
     """Within the total; else the oldest message alone; what is freed wakes who was refused."""
-    from l5._flow import Partial
+    from l5._partial import Partial
 
     asked: list[str] = []
     total = TotalBudget(100)
