@@ -194,6 +194,7 @@ def _pipe() -> tuple[int, int]:
 def _start(program: str, profile: str, commands: int, answers: int) -> subprocess.Popen[bytes]:
     """Chromium reads from descriptor 3 and writes to 4; a shell puts ours there."""
     script = f'exec "$0" "$@" 3<&{commands} 4>&{answers}'
+    own = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     return subprocess.Popen(
         ["/bin/bash", "-c", script, program, *FLAGS, f"--user-data-dir={profile}"],
         stdin=subprocess.DEVNULL,
@@ -201,5 +202,5 @@ def _start(program: str, profile: str, commands: int, answers: int) -> subproces
         stderr=subprocess.DEVNULL,
         pass_fds=(commands, answers),
         start_new_session=True,
-        env=os.environ | {"HOME": profile, "DBUS_SESSION_BUS_ADDRESS": "disabled:"},
+        env=own | {"HOME": profile, "DBUS_SESSION_BUS_ADDRESS": "disabled:"},
     )
