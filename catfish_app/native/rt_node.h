@@ -23,7 +23,7 @@
  * that are large compared with their spread, like seconds since 1970, from losing their bits.
  *
  * Sequence words. The version of a node is odd while the (one) writer changes it; who reads the memory itself looks at that of
- * line 0, who reads copies (rt_remote.c) at all of them. `moves` of the header is odd while
+ * line 0, who reads copies (rt_walk.c) at all of them. `moves` of the header is odd while
  * entries move from node to node, nodes are freed, or the root changes; a reader that sees it change starts
  * again. What leaves `moves` alone is harmless to a reader that has passed: an entry that comes or goes in one leaf, a
  * box that grows, a box that shrinks to what is there.
