@@ -15,7 +15,7 @@ never if either says 0.
 from __future__ import annotations
 
 import struct
-from time import monotonic, monotonic_ns, thread_time_ns
+from time import monotonic, monotonic_ns, process_time_ns, thread_time_ns
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -109,7 +109,7 @@ class Beats:
         self._interval_ns = 0
         self._due_ns = 0
         self._then = (0, 0, 0, 0)
-        self._quota = QuotaShare()
+        self._quota = QuotaShare(used_ns=self._worked_ns)
         self.sequence: int = 0
         self.busy_share: float = 0.0
 
@@ -147,6 +147,12 @@ class Beats:
         waited = poller.spun_total_ns + poller.yielded_total_ns if poller else 0
         waited += self._hub.looked_ns
         return monotonic_ns(), thread_time_ns(), waited, self._hub.slept_ns
+
+    def _worked_ns(self) -> int:
+        """Return the processor time of the process, but for what this loop has spun."""
+        poller = self._hub.poller
+        spun = poller.spun_total_ns if poller else 0
+        return process_time_ns() - spun - self._hub.looked_ns
 
     def _measure(self) -> None:
         before, self._then = self._then, self._now()

@@ -17,8 +17,8 @@ import attrs
 
 from ._cpu import smallest_quota
 
-SPINLESS_BELOW = 2.0
-"""With a smaller quota nothing spins (`may_spin`), so that processor time tells of work."""
+NARROW_BELOW = 2.0
+"""Processors.  With more, a loop or a worker is full before the quota is."""
 WINDOW_NS = 100_000_000
 LOOK_NS = 1_000_000_000
 
@@ -41,10 +41,10 @@ class Quota:
         return counts.get("nr_periods", 0), counts.get("nr_throttled", 0)
 
 
-def spinless_quota() -> Quota | None:
-    """Return the quota of this process, if it is one for whose sake nothing spins."""
+def narrow_quota() -> Quota | None:
+    """Return the quota of this process, if it is one that a loop or a worker can use up."""
     found = smallest_quota()
-    if found is None or found[0] >= SPINLESS_BELOW:
+    if found is None or found[0] >= NARROW_BELOW:
         return None
     return Quota(found[0], found[1] / "cpu.stat")
 
@@ -54,7 +54,7 @@ class CurrentQuota:
 
     def __init__(
         self,
-        look: Callable[[], Quota | None] = spinless_quota,
+        look: Callable[[], Quota | None] = narrow_quota,
         now_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self._look, self._now_ns = look, now_ns
@@ -75,7 +75,7 @@ class QuotaShare:
 
     def __init__(
         self,
-        look: Callable[[], Quota | None] = spinless_quota,
+        look: Callable[[], Quota | None] = narrow_quota,
         used_ns: Callable[[], int] = process_time_ns,
         now_ns: Callable[[], int] = monotonic_ns,
     ) -> None:

@@ -252,6 +252,26 @@ async def test_a_loop_that_has_used_up_its_quota_is_full(url: str) -> None:
                 await anyio.sleep(0.005)
 
 
+async def test_what_a_loop_has_spun_is_no_use_of_its_quota(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With a quota of one processor it spins, and is not full for that."""
+    from l5 import _heartbeat, _quota
+
+    used_ns = 0
+    monkeypatch.setattr(_quota, "smallest_quota", lambda: (1.0, tmp_path))
+    monkeypatch.setattr(_heartbeat, "process_time_ns", lambda: used_ns)
+    poller = SimpleNamespace(spun_total_ns=0, yielded_total_ns=0)
+    hub = SimpleNamespace(poller=poller, looked_ns=0, slept_ns=0)
+    quota = Beats(cast("Any", hub))._quota
+    an_hour = 3600 * 10**9
+    for worked_ns, spun_ns, full in ((0, an_hour, 0.0), (an_hour, 0, 1.0), (0, an_hour, 0.0)):
+        used_ns += worked_ns + spun_ns
+        poller.spun_total_ns += spun_ns
+        await anyio.sleep(0.11)  # a window
+        assert quota.share() == full
+
+
 async def test_what_waits_for_an_answer_is_the_last_word() -> None:
     """Who asks nothing for a while is told how busy we are then, not how busy we were before."""
     carried: list[int] = []
