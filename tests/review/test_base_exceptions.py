@@ -141,8 +141,13 @@ def raises(request):
         return handle(request, {error})
     raise {error}
 
+patient = dict(hello_timeout=200, connect_timeout=200)
+
 async def main():
-    async with l5.serve(raises, {url!r}), await l5.connect({url!r}) as connection:
+    async with (
+        l5.serve(raises, {url!r}, hello_timeout=200),
+        await l5.connect({url!r}, **patient) as connection,
+    ):
         try:
             await connection.request(b"x")
         except l5.RequestFailed:
@@ -163,7 +168,7 @@ def test_what_is_meant_for_the_program(
     url = f"l5+unix://{tmp_path}/s"
     program = PROGRAM.format(url=url, loop=loop, error=error, suspends=suspends)
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode and "went on" not in done.stdout
     assert done.returncode == 7 or error.split("(", maxsplit=1)[0] in done.stderr
