@@ -164,7 +164,8 @@ class StreamChannel(Channel):
             self.keep_rest(b"".join((header[sent:], payload)))
         elif sent != size + len(header):
             rest = payload.cast("B")[sent - len(header) :]
-            self.keep_rest(bytes(rest))  # the payload is the caller's again
+            own = type(payload.obj) is bytes and len(payload.obj) == size  # no more than a frame
+            self.keep_rest(rest if own else bytes(rest))  # the payload is the caller's again
         return True
 
     @property

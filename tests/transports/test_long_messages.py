@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import anyio
@@ -18,7 +18,7 @@ UNIX = f"l5+unix://@l5-test-long-{os.getpid()}"
 
 
 @contextmanager
-def sender(url: str) -> Iterator[tuple[str, threading.Event]]:
+def sender(url: str) -> Generator[tuple[str, threading.Event]]:
     """A server in threads: it sends long messages and a short one, and waits for the peer."""
     sent = threading.Event()
 
