@@ -2,6 +2,13 @@
 
 from l5._options import ListenOptions, Options
 
+PATIENTLY = (
+    "-c",
+    "import runpy, sys; from tests._patience import be_patient; be_patient(); "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)",
+)
+"""In place of `-m` in front of a module that tests run as a process: it waits as they do."""
+
 
 def be_patient() -> None:
     """Let handshakes of this process take a minute: that is what a default is here.

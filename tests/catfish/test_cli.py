@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from catfish_app import RTreeClient
+from tests._patience import PATIENTLY
 from tests.catfish._support import boxes, meeting
 
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("L5_")} | {
@@ -28,7 +29,7 @@ UNIT = "0,0,1,1"
 
 def catfish(*arguments: str, status: int = 0, **environment: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-m", "catfish_app", *arguments],
+        [sys.executable, *PATIENTLY, "catfish_app", *arguments],
         capture_output=True,
         text=True,
         env=ENVIRONMENT | environment,
@@ -50,7 +51,7 @@ def start() -> Iterator[Start]:
 
     def start(*arguments: str, **environment: str) -> tuple[subprocess.Popen[str], list[str]]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "catfish_app", "serve", "--json", *arguments],
+            [sys.executable, *PATIENTLY, "catfish_app", "serve", "--json", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
