@@ -104,7 +104,7 @@ def fuzz(
         *((f"-seed={seed}",) if (seed := os.environ.get("FUZZ_SEED")) else ()),
         *(f"-max_total_time={max(1, round(seconds))}", f"-max_len={target.input_bytes_max}"),
         # By the clock: a process that others do not let run for half a minute does not hang.
-        *("-print_final_stats=1", "-timeout=100", "-rss_limit_mb=2048"),
+        *("-print_final_stats=1", "-timeout=100", "-report_slow_units=100", "-rss_limit_mb=2048"),
         f"-artifact_prefix={CRASHES}/{target.name}-",
         *options,
         *(_folders(target) if folders is None else folders),
