@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-TURN_S = 0.25e-3
+TURN_S = 0.5e-3
 """So long is searched here, about, before the server's answers are looked for."""
 PART_S = 1e-3
 """The server is asked for its whole share in one where it needs no longer for it."""
@@ -126,8 +126,8 @@ class Paces:
         elif self._little(theirs, both) or (count * theirs_s < LEAST_S and theirs < both):
             return 0
         elif count * theirs_s > PART_S and self.trial is not self.ours:
-            count = min(max(count / 2.0, PART_S / theirs_s), ASKED_ROWS)
-        return min(left, max(1, int(count)))
+            count = max(count / 2.0, PART_S / theirs_s)
+        return min(left, max(1, int(count)), ASKED_ROWS)
 
     @staticmethod
     def _little(rows: float, of: int) -> bool:

@@ -41,6 +41,10 @@ class World:
     """When the server does nothing, from when to when."""
     fails_at: float = NEVER
     disturbed: bool = False
+    stubborn: bool = False
+    """A request that is cancelled is answered all the same."""
+    beaten: bool = False
+    """While something is taken over, the server answers."""
     time: float = 0.0
     free_at: float = 0.0
     under_way: int = 0
@@ -63,6 +67,8 @@ class World:
 
     async def instead(self, rows: np.ndarray, first: int) -> Found | None:
         assert rows[0, 0] == first and self.under_way
+        while self.beaten and self.under_way:
+            await anyio.lowlevel.checkpoint()
         return None if self.disturbed else self._search(rows)
 
     def _done_at(self, took_s: float) -> float:
@@ -79,10 +85,11 @@ class World:
         done_at = self.free_at = self._done_at(len(rows) * self.theirs_s)
         self.under_way += 1
         try:
-            while self.now() < done_at:
-                if self.time >= self.fails_at:
-                    raise LookupError("the server's own")
-                await anyio.lowlevel.checkpoint()
+            with anyio.CancelScope(shield=self.stubborn):
+                while self.now() < done_at:
+                    if self.time >= self.fails_at:
+                        raise LookupError("the server's own")
+                    await anyio.lowlevel.checkpoint()
         except anyio.get_cancelled_exc_class():
             self.dropped += 1
             raise
@@ -111,8 +118,8 @@ async def searched(world: World, count: int, paces: Paces) -> Batch:
 
 @pytest.mark.anyio
 async def test_a_server_that_is_held_back_keeps_nobody_waiting() -> None:
-    """Half of the batch is the server's, and it does nothing for a minute."""
-    world = World(1e-6, 1e-6, held_back=[(0.0, 60.0)])
+    """Half of the batch is the server's, and it does nothing for a second."""
+    world = World(1e-6, 1e-6, held_back=[(0.0, 1.0)])
     batch = await searched(world, 4000, known(1e-6, 1e-6))
     assert batch.taken_over == sum(world.asked) > 1000
     assert world.searched == 4000 and world.dropped == len(world.asked)
@@ -130,6 +137,25 @@ async def test_an_answer_that_comes_while_its_part_is_taken_over_counts() -> Non
 
 
 @pytest.mark.anyio
+async def test_an_answer_to_a_request_that_was_dropped_is_dropped() -> None:
+    world = World(1e-6, 1e-6, held_back=[(0.0, 20e-3)], stubborn=True)
+    batch = await searched(world, 4000, known(1e-6, 1e-6))
+    assert world.searched == 4000 and batch.taken_over == sum(world.asked)
+    assert world.dropped == 0 and world.time > 20e-3
+
+
+@pytest.mark.anyio
+async def test_what_was_answered_while_its_last_bit_was_taken_over_is_done_once() -> None:
+    """All is the server's, and little enough to be taken over in one bit."""
+    world = World(1e-6, 1e-6, held_back=[(0.0, 3e-3)], beaten=True)
+    batch = Batch(numbered(60), world, known(1e-6, 1e-6), now=world.now)
+    batch.paces.trial = batch.paces.theirs
+    with anyio.fail_after(60):
+        as_wanted(await batch.search(), 60)
+    assert batch.taken_over == 0 and world.searched > 0
+
+
+@pytest.mark.anyio
 async def test_who_cannot_search_instead_waits_for_the_server() -> None:
     world = World(1e-6, 1e-6, held_back=[(0.0, 10e-3)], disturbed=True)
     batch = await searched(world, 4000, known(1e-6, 1e-6))
@@ -138,7 +164,7 @@ async def test_who_cannot_search_instead_waits_for_the_server() -> None:
 
 @pytest.mark.anyio
 async def test_what_the_server_says_while_the_client_takes_over_is_raised() -> None:
-    world = World(1e-6, 1e-6, held_back=[(0.0, 60.0)], fails_at=2.2e-3)
+    world = World(1e-6, 1e-6, held_back=[(0.0, 1.0)], fails_at=2.2e-3)
     with pytest.raises(LookupError, match="the server's own"):
         await searched(world, 8000, known(1e-6, 1e-6))
     assert world.under_way == 0 and 0 < world.searched < 8000

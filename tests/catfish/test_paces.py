@@ -25,7 +25,7 @@ def test_both_end_together_by_what_rows_take() -> None:
     paces = known(1e-6, 1e-6)
     assert paces.here(1000, 1000) == int(TURN_S / 1e-6)
     assert paces.here(100, 500) == 100
-    assert paces.here(500, 100) == 250  # 300 of 600 are its, and 250 a turn's
+    assert paces.here(500, 100) == 300  # of 600
     assert paces.there(1800, 0) == 900
     assert paces.there(1000, 800) == 0  # it has all but a bit of its share
     assert paces.there(8000, 0) == 2000  # a half of it, and more to come
