@@ -25,6 +25,8 @@ UNKNOWN_ROWS = 256
 ASKED_ROWS = 4096
 SURE_S = 0.1e-3
 """A part that takes so long tells what rows take; what it takes anyway is less."""
+LONG_S = 0.4e-3
+"""One row that takes so long tells enough; less may be a process that was not running."""
 GROWS = 8
 FORGOTTEN = 1.0 / 16.0
 TRIED_AFTER_S, TRIED_AFTER_MAX_S = 0.01, 0.64
@@ -81,7 +83,7 @@ class Paces:
         self.ours.note(seconds, rows)
         if self.trial is self.ours:
             self._next = rows * GROWS
-            if seconds >= SURE_S:
+            if seconds >= (SURE_S if rows >= GROWS else LONG_S):
                 self.trial = None
 
     def turn_rows(self) -> int:
@@ -122,7 +124,8 @@ class Paces:
             theirs = both
         count = theirs - under_way
         if self.trial is self.theirs:
-            count, self.trial = UNKNOWN_ROWS, None
+            # Many: what a request takes anyway is not the rows', and what is late is taken over.
+            count, self.trial = max(UNKNOWN_ROWS, left // 2), None
         elif self._little(theirs, both) or (count * theirs_s < LEAST_S and theirs < both):
             return 0
         elif count * theirs_s > PART_S and self.trial is not self.ours:

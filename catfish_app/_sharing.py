@@ -26,7 +26,11 @@ BATCH_ASKED = 16
 async def search_many(client: OffloadingClient, rows: Floats) -> Found:
     """Search rows, which have been checked, the way or ways that the client's policy says."""
     began, asked = perf_counter(), min(len(rows), BATCH_ASKED)
-    ours = sum(client._choose(began) is _CLIENT for _ in range(asked))
+    choose, ours = client._policy.choose, 0
+    if asked and not client._reason:
+        ours = client._choose(began) is _CLIENT  # it hears what the server says, too
+        for _ in range(asked - 1):
+            ours += choose(began) is _CLIENT
     sides = BatchSides(client, {_CLIENT: ours, _SERVER: asked - ours})
     done = False
     try:

@@ -84,7 +84,7 @@ def test_the_other_side_is_tried_and_more_rarely_each_time() -> None:
         if paces.alone(4000, now) is None:
             tried.append(now)
             assert paces.trial is paces.theirs
-            assert paces.there(4000, 0) == 256 and paces.there(3744, 256) == 0
+            assert paces.there(4000, 0) == 2000 and paces.there(2000, 2000) == 0
     gaps = [later - before for before, later in pairwise(tried)]
     assert gaps[0] == pytest.approx(2.0 * TRIED_AFTER_S, abs=2e-3)
     assert all(later > before - 1e-3 for before, later in pairwise(gaps))
