@@ -37,6 +37,10 @@ CASES = {
         "benchmarks.policies",
         "what it costs a client to decide who searches",
     ),
+    "batches": (
+        "benchmarks.batches",
+        "batches of searches that the server and its client share, beside either alone",
+    ),
     "watching": (
         "benchmarks.watching",
         "what it costs to be looked at by l5 top, and recorded by a tap",
