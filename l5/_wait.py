@@ -264,8 +264,8 @@ class Hub(HubCounters, Unwoken, Errands):
         ready = poller.ready()
         self.turn_frames = max(TURN_MIN, STREAK_MAX // max(1, len(ready)))
         own = waiter.server
-        for session in ready:
-            if own is not None and (session is own or session.server is own):
+        for session in ready:  # where somebody waits for room, he has it now: that is told once
+            if own is not None and own in (session, session.server) and not session.senders:
                 waiter.ready = True
             elif not left_to_leader(session):
                 session.on_ready()

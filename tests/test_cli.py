@@ -22,6 +22,7 @@ from l5._errors import AddressError, ConnectError, L5Error
 from l5._registry import GROUP, Registry
 from l5._selector import UpgradeReport
 from l5.abc import Probe, Transport
+from tests._patience import PATIENTLY
 
 ENVIRONMENT = {**os.environ, "COLUMNS": "200", "L5_TOKEN": ""}
 Start = Callable[..., "tuple[subprocess.Popen[str], list[str]]"]
@@ -29,7 +30,7 @@ Start = Callable[..., "tuple[subprocess.Popen[str], list[str]]"]
 
 def l5(*arguments: str, status: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "l5", *arguments],
+        [sys.executable, *PATIENTLY, "l5", *arguments],
         capture_output=True,
         text=True,
         timeout=240,
@@ -235,7 +236,7 @@ def start_echo() -> Iterator[Start]:
     def start(*arguments: str, **environment: str) -> tuple[subprocess.Popen[str], list[str]]:
         urls = [argument for argument in arguments if "://" in argument]
         process = subprocess.Popen(
-            [sys.executable, "-m", "l5", "echo", *arguments],
+            [sys.executable, *PATIENTLY, "l5", "echo", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -128,8 +128,8 @@ def test_what_people_read(start: Start, tmp_path: Path) -> None:
 def test_serve_for_people(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "catfish_app", "serve", f"l5+unix://{tmp_path}/tree.sock"),
-            *("--workers", "2", "--mode", "event"),
+            *(sys.executable, *PATIENTLY, "catfish_app", "serve"),
+            *(f"l5+unix://{tmp_path}/tree.sock", "--workers", "2", "--mode", "event"),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -180,7 +180,7 @@ def test_top(start: Start, tmp_path: Path) -> None:
     ):
         assert word in text, text
     watching = subprocess.Popen(
-        [sys.executable, "-m", "catfish_app", "top", url, "--json", "--interval", "0.05"],
+        [sys.executable, *PATIENTLY, "catfish_app", "top", url, "--json", "--interval", "0.05"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -20,6 +20,7 @@ from catfish_app import RTree, RTreeClient, serve_tree
 from catfish_app._map import _picture, serve_map
 from catfish_app._map._live import WATCHERS_MAX
 from catfish_app._place import check_place, parse_place
+from tests._patience import PATIENTLY
 from tests.catfish._browser import Browser, browser, chromium
 from tests.catfish._support import boxes, meeting
 from tests.catfish.test_cli import ENVIRONMENT
@@ -57,7 +58,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     np.save(folder / "boxes.npy", RECTS)
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "catfish_app", "serve", f"l5+unix://{folder}/t.sock", "--json"),
+            *(sys.executable, *PATIENTLY, "catfish_app", "serve"),
+            *(f"l5+unix://{folder}/t.sock", "--json"),
             *("--load", str(folder / "boxes.npy"), "--http", "0", "--metrics", "0"),
             *("--snapshot", str(folder / "tree.snapshot"), "--share"),
         ],

@@ -20,6 +20,7 @@ from l5 import native
 from l5._cli import _bench, _top
 from l5._latency import Histogram, bucket_of
 from l5._status import Watcher
+from tests._patience import PATIENTLY
 from tests.native import _handlers
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +29,7 @@ ENVIRONMENT = {**os.environ, "COLUMNS": "200", "L5_TOKEN": "", "L5_STATUS": "1"}
 
 def run(*arguments: str, status: int = 0) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "l5", *arguments],
+        [sys.executable, *PATIENTLY, "l5", *arguments],
         capture_output=True,
         text=True,
         timeout=240,
@@ -41,7 +42,7 @@ def run(*arguments: str, status: int = 0) -> str:
 
 @pytest.fixture
 def echo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, "-m", "l5", "echo", f"l5+unix://{tmp_path}/s"]
+    command = [sys.executable, *PATIENTLY, "l5", "echo", f"l5+unix://{tmp_path}/s"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[-1]

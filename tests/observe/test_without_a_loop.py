@@ -18,6 +18,7 @@ import l5
 import l5.blocking
 from l5._cli import _top
 from l5._status import Watcher
+from tests._patience import PATIENTLY
 
 ROOT = Path(__file__).parent.parent.parent
 ENVIRONMENT = {**os.environ, "COLUMNS": "200", "L5_TOKEN": "", "L5_STATUS": "1"}
@@ -71,7 +72,7 @@ def ask(client: subprocess.Popen[str], count: int) -> None:
 
 def l5_command(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "l5", *arguments],
+        [sys.executable, *PATIENTLY, "l5", *arguments],
         capture_output=True,
         text=True,
         timeout=240,
