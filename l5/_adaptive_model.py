@@ -52,15 +52,17 @@ SHARE_MIN, SHARE_MAX = 1e-4, 0.99
 WINDOW = 4.0
 """Intervals of heartbeats that latencies are summed up over, outliers and all: a server that is
 held back for the rest of each period answers most requests fast, and some not until then."""
-TRIED_EACH = 16
+TRIED_EACH, TRIED_FIRST, TRIES_MAX = 16, 4, 16
 """After so many windows the server gets some of several requests, or none, whichever seemed worse;
-after more, where it seemed so much worse that it would cost more than `explore`."""
+after more, where it seemed so much worse that it would cost more than `explore`.  But first after
+four, then eight and so on: one window may have been a bad one, above all the first."""
 
 
 class AdaptiveModel:
     """What `l5.AdaptivePolicy` does; its arguments have been checked."""
 
     __slots__ = (
+        "_better",
         "_client",
         "_count",
         "_credit",
@@ -72,6 +74,7 @@ class AdaptiveModel:
         "_rates",
         "_sequence",
         "_server",
+        "_tries",
         "_until_first",
         "_window_at",
         "_windows",
@@ -116,7 +119,9 @@ class AdaptiveModel:
         self.lends: bool = True
         """Whether the server gets some of several requests, just now."""
         self._rates = [0.0, 0.0]  # requests in a second, while it got none, and while it got some
-        self._windows = 0
+        self._windows = 0  # since the way was tried that seemed worse
+        self._better = True  # the way that seemed better,
+        self._tries = 0  # and how often the other one has been tried since it did
         self._window_at = now
         self._count = 0
         self._offered = False  # in this window, there was one that could go either way
@@ -225,6 +230,9 @@ class AdaptiveModel:
             return False
         if not client.next_s() < server.next_s() * PRICE:
             return False
+        # What it takes now may be our own doing: a server that is not asked falls asleep.
+        if not client.floor < server.floor * PRICE:
+            return False
         self._offered = True
         return not self.lends
 
@@ -260,10 +268,16 @@ class AdaptiveModel:
             self.lends = not self.lends
             return
         better = with_some > without
-        self._windows = self._windows + 1 if self.lends == better else 0  # since the other one
+        if better != self._better:
+            self._better, self._tries = better, 0
+        self._windows = self._windows + 1 if self.lends == better else 0
         least, most = (without, with_some) if better else (with_some, without)
-        due = self._windows >= max(TRIED_EACH, (1.0 - least / most) / self._explore)
-        self.lends = better if not due else not better
+        wait = max(TRIED_EACH, (1.0 - least / most) / self._explore)
+        if self._windows < min(wait, TRIED_FIRST << self._tries):
+            self.lends = better
+        else:
+            self.lends = not better
+            self._tries = min(self._tries + 1, TRIES_MAX)
 
     def observe(
         self, path: Path, latency_s: float, now: float, reads: int = 0, requests: int = 1

@@ -19,9 +19,10 @@
 #include "_fast.h"
 
 #include "_adaptive_way.h"
+#include "_adaptive_windows.h"
 
 enum { SERVER = 0, CLIENT = 1 };
-enum { FIRST = 64, TRIED_EACH = 16 };
+enum { FIRST = 64 };
 
 static const double MUCH = 4.0, PRICE = 2.0, WINDOW = 4.0;
 static const double RETURN_MAX = 2.0, RETURN_PAYS = 1.2, SHARE_MIN = 1e-4, SHARE_MAX = 0.99;
@@ -34,9 +35,7 @@ typedef struct {
     double threshold, interval_s, explore, stale_s;
     double server_share, credit, due, last;
     int until_first;
-    int lends, offered; /* the server gets some of several requests; in this window, one could go either way */
-    double rates[2], window_at;
-    long long requests, windows;
+    Windows windows;
 } Adaptive;
 
 /* ---- both ------------------------------------------------------------------------------------ */
@@ -49,11 +48,7 @@ static void forget_all(Adaptive *self, double now)
     self->busy_rounds = 0;
     self->until_first = FIRST;
     self->due = INFINITY;
-    self->lends = 1;
-    self->offered = 0;
-    self->rates[0] = self->rates[1] = 0.0;
-    self->window_at = now;
-    self->requests = self->windows = 0;
+    windows_forget(&self->windows, now);
 }
 
 /* Forget what was before a long silence. */
@@ -97,10 +92,10 @@ static int keeps_all(Adaptive *self)
 
     if (!(server->outstanding + client->outstanding) || !server->count || !client->count)
         return 0;
-    if (!(way_next_s(client) < way_next_s(server) * PRICE))
+    if (!(way_next_s(client) < way_next_s(server) * PRICE && client->floor < server->floor * PRICE))
         return 0;
-    self->offered = 1;
-    return !self->lends;
+    self->windows.offered = 1;
+    return !self->windows.lends;
 }
 
 /* Whether the server, which would get nothing, gets one of several requests. */
@@ -112,41 +107,8 @@ static int may_have_one(Adaptive *self)
         return 0;
     if (!(way_next_s(server) < way_next_s(client) * PRICE))
         return 0;
-    self->offered = 1;
-    return self->lends;
-}
-
-/* Choose what the next window is for. */
-static void choose_next(Adaptive *self)
-{
-    double without = self->rates[0], with_some = self->rates[1], wait;
-    int better = with_some > without;
-
-    if (!(without > 0.0 && with_some > 0.0)) {
-        self->lends = !self->lends;
-        return;
-    }
-    self->windows = self->lends == better ? self->windows + 1 : 0; /* since the other one */
-    wait = (1.0 - (better ? without / with_some : with_some / without)) / self->explore;
-    if (wait < TRIED_EACH)
-        wait = TRIED_EACH;
-    self->lends = (double)self->windows >= wait ? !better : better;
-}
-
-/* (At the end of a window) find out whether more gets done if the server has some of ours. */
-static void judge(Adaptive *self, double now)
-{
-    double taken_s = now - self->window_at;
-
-    if (self->offered && taken_s < self->interval_s * WINDOW * 2.0) {
-        double rate = (double)self->requests / taken_s, known = self->rates[self->lends];
-
-        self->rates[self->lends] = known > 0.0 ? known + (rate - known) * 0.5 : rate;
-        choose_next(self);
-    }
-    self->window_at = now;
-    self->requests = 0;
-    self->offered = 0;
+    self->windows.offered = 1;
+    return self->windows.lends;
 }
 
 static int next_path(Adaptive *self, double now)
@@ -233,9 +195,9 @@ static PyObject *adaptive_choose(Adaptive *self, PyObject *now)
         self->due = now_s + self->interval_s;
         go_back(self, RETURN_MAX);
     }
-    if (now_s - self->window_at >= self->interval_s * WINDOW)
-        judge(self, now_s);
-    self->requests++;
+    if (now_s - self->windows.at >= self->interval_s * WINDOW)
+        windows_judge(&self->windows, now_s, self->interval_s * WINDOW, self->explore);
+    self->windows.requests++;
     path = next_path(self, now_s);
     way = &self->of[path];
     if (way->outstanding == 0)
@@ -371,7 +333,7 @@ static PyMemberDef adaptive_members[] = {
     {"stale_s", T_DOUBLE, offsetof(Adaptive, stale_s), READONLY, "after which all is forgotten"},
     {"server_share", T_DOUBLE, offsetof(Adaptive, server_share), READONLY, "what heartbeats let go to the server"},
     {"busy_rounds", T_LONGLONG, offsetof(Adaptive, busy_rounds), READONLY, "heartbeats in a row that said busy"},
-    {"lends", T_INT, offsetof(Adaptive, lends), READONLY, "whether the server gets some of several requests, just now"},
+    {"lends", T_INT, offsetof(Adaptive, windows.lends), READONLY, "whether the server gets some of several requests, just now"},
     {"server_s", T_DOUBLE, offsetof(Adaptive, of[SERVER].mean), READONLY, "what a request to the server takes"},
     {"client_s", T_DOUBLE, offsetof(Adaptive, of[CLIENT].mean), READONLY, "what one of the client's own takes"},
     {"server_least_s", T_DOUBLE, offsetof(Adaptive, of[SERVER].floor), READONLY, "the same, at its best"},

@@ -1,5 +1,6 @@
 """The policy that adaptive clients have: traces computed by hand, and C against the model."""
 
+import itertools
 import random
 from collections import deque
 from collections.abc import Callable
@@ -219,16 +220,19 @@ def test_whether_the_server_has_one_of_several_is_tried(make: Any) -> None:
     pays, does_not, alike = (
         windows(busy_and_known(make), 60, *counts) for counts in ((60, 55), (55, 60), (50, 50))
     )
-    assert pays[:4] == [True, False, True, True] and 56 <= sum(pays) <= 57
-    assert does_not[:4] == [True, False, False, False] and 3 <= sum(does_not) <= 4
+    assert pays[:4] == [True, False, True, True] and 54 <= sum(pays) <= 55
+    assert does_not[:4] == [True, False, False, False] and 4 <= sum(does_not) <= 6
     assert 2 <= sum(alike) <= 30
 
 
 def test_what_was_far_worse_is_tried_more_rarely(make: Any) -> None:
-    """It would cost more than the hundredth that `explore` allows."""
-    pays = windows(busy_and_known(make), 60, 100, 50)
-    assert pays[:3] == [True, False, True] and sum(pays) == 58
-    assert pays[53] is False  # 1 - 50 / 100 is lost each 50 windows
+    """It would cost more than the hundredth that `explore` allows: 1 - 50 / 100 each 50 windows."""
+    pays = windows(busy_and_known(make), 120, 100, 50)
+    tried = [place for place, some in enumerate(pays) if not some]
+    pauses = [after - before for before, after in itertools.pairwise(tried)]
+    assert tried[0] == 1  # neither is known in the beginning
+    assert pauses[:3] == [5, 9, 17]  # one window may have been a bad one
+    assert all(48 <= pause <= 52 for pause in pauses[4:])
 
 
 def four_at_a_time(policy: Any, windows: int, some: int, without: int) -> str:
@@ -267,7 +271,7 @@ def test_a_server_that_has_time_gets_none_of_several_where_that_gets_less_done(m
 def test_a_server_that_has_time_is_asked_where_that_gets_more_done(make: Any) -> None:
     policy = make()
     asked(policy, 300, 1e-4, 1.5e-4, 0.0)
-    assert four_at_a_time(policy, 12, 1600, 1500).count("C") <= 160
+    assert four_at_a_time(policy, 12, 1600, 1500).count("C") <= 1500  # a window of six is tried
     assert policy.lends
 
 
@@ -281,8 +285,8 @@ def test_a_server_far_faster_than_all_of_ours_is_not_left_for_a_trial(make: Any)
 def test_one_of_several_goes_to_a_busy_server(make: Any) -> None:
     """The others wait for nothing meanwhile; who has only one lets the share decide."""
     policy = busy_and_known(make)
-    windows(policy, 6, 60, 40)
-    now = 0.06 + 6 * 0.041
+    windows(policy, 4, 60, 40)
+    now = 0.06 + 4 * 0.041
     assert policy.outstanding == (0, 1) and policy.lends
     assert [policy.choose(now) for _ in range(3)] == [S, C, C]
     policy.observe(C, 1.5e-4, now)
@@ -299,8 +303,8 @@ def test_a_server_far_slower_than_all_of_ours_gets_none(make: Any) -> None:
     """Two under way here take 0.15 ms: the server may take twice as long."""
     for server_s, first in ((2.5e-4, S), (4.5e-4, C)):
         policy = busy_and_known(make)
-        windows(policy, 6, 60, 40)
-        now = 0.06 + 6 * 0.041
+        windows(policy, 4, 60, 40)
+        now = 0.06 + 4 * 0.041
         for _ in range(600):
             policy.observe(S, server_s, now)
         assert policy.choose(now) is first
