@@ -83,8 +83,11 @@ class Scope:
 
     @property
     def warm_up_s(self) -> float:
-        """How long clients ask before they count: a policy needs to hear some heartbeats."""
-        return 0.02 if self.quick else 0.12
+        """How long clients ask before they count.
+
+        A policy hears some heartbeats then, and tries what it tries in windows of four of them.
+        """
+        return 0.02 if self.quick else 0.3
 
     @property
     def entries(self) -> int:
