@@ -2,11 +2,11 @@
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
-from tests.native._handlers import NATIVE, compiler
+from tests.native._handlers import NATIVE
 from tests.native._ring_mutations import Mutation
+from tests.native._schedules import compiled, outcome, replaced
 
 __all__ = ["MODELS", "SCENARIOS", "SERVICE", "UNDER_TEST", "Models"]
 
@@ -29,10 +29,6 @@ RING_MODEL = ["-include", str(HERE / "model.h")]
 SERVICE_MODEL = ["-include", str(HERE / "model_service.h")]
 
 
-def _run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 class Models:
     """Compiles what does not change once, and each changed file anew."""
 
@@ -53,13 +49,11 @@ class Models:
 
     def _compile(self, source: Path, *flags: str) -> Path:
         target = self.folder / f"{len(list(self.folder.iterdir()))}_{source.stem}.o"
-        done = _run(compiler(), *FLAGS, *flags, "-c", source, "-o", target)
-        assert done.returncode == 0, done.stderr
+        compiled(*FLAGS, *flags, "-c", source, "-o", target)
         return target
 
     def _link(self, name: str, objects: dict[str, Path]) -> Path:
-        done = _run(compiler(), *objects.values(), "-o", self.folder / name)
-        assert done.returncode == 0, done.stderr
+        compiled(*objects.values(), "-o", self.folder / name)
         return self.folder / name
 
     def program(self, scenario: str) -> Path:
@@ -72,10 +66,7 @@ class Models:
             return self.mutants[mutation.name]
         folder = HERE if mutation.source == "ring_sides.c" else NATIVE
         text = _STEP.sub("", (folder / mutation.source).read_text())
-        assert text.count(mutation.old) == 1, (
-            f"{mutation.source} has changed; what is this now?\n{mutation.old}"
-        )
-        text = text.replace(mutation.old, mutation.new)
+        text = replaced(mutation.source, text, mutation.old, mutation.new)
         objects, flags, source = self.ring, RING_MODEL, mutation.source
         if source.startswith("service"):
             objects, flags = self.service, SERVICE_MODEL
@@ -100,6 +91,4 @@ class Models:
 
     def run(self, program: Path, model: str, scenario: str, *bounds: int) -> tuple[int, str]:
         """Return the status (1: a schedule fails) and what was printed."""
-        done = _run(program, model, scenario, *map(str, bounds))
-        assert done.returncode in (0, 1), done.stdout + done.stderr
-        return done.returncode, done.stdout
+        return outcome(program, model, scenario, *map(str, bounds))

@@ -5,13 +5,13 @@ No message is taken before it is whole, no row before it is there; and each chec
 """
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.native._handlers import NATIVE, compiler
+from tests.native._handlers import NATIVE
 from tests.native._ring_mutations import Mutation
+from tests.native._schedules import compiled, outcome, replaced
 
 pytestmark = pytest.mark.checkout
 
@@ -120,42 +120,25 @@ class Programs:
         self.folder = folder
         self.mutants: dict[str, Path] = {}
         for name in PARTS:
-            self._compile("-c", MODEL / f"{name}.c", "-o", folder / f"{name}.o")
+            compiled(*FLAGS, "-c", MODEL / f"{name}.c", "-o", folder / f"{name}.o")
         self.shipped = self._link("mailbox_model", SOURCE)
-
-    def _compile(self, *arguments: str | Path) -> None:
-        done = subprocess.run(
-            [compiler(), *FLAGS, *arguments], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
 
     def _link(self, name: str, source: Path) -> Path:
         program, under_test = self.folder / name, self.folder / f"{name}.o"
-        self._compile(*WITH_MODEL, "-c", source, "-o", under_test)
+        compiled(*FLAGS, *WITH_MODEL, "-c", source, "-o", under_test)
         objects = [self.folder / f"{part}.o" for part in PARTS]
-        self._compile(*objects, under_test, "-o", program)
+        compiled(*FLAGS, *objects, under_test, "-o", program)
         return program
 
     def without(self, mutation: Mutation) -> Path:
         """Build the model of a mailbox that lacks something."""
         if mutation.name not in self.mutants:
-            text = SOURCE.read_text()
-            assert text.count(mutation.old) == 1, (
-                f"{SOURCE.name} has changed; what is this now?\n{mutation.old}"
-            )
+            text = replaced(SOURCE.name, SOURCE.read_text(), mutation.old, mutation.new)
             name = f"without_{len(self.mutants)}"
             changed = self.folder / f"{name}.c"
-            changed.write_text(text.replace(mutation.old, mutation.new))
+            changed.write_text(text)
             self.mutants[mutation.name] = self._link(name, changed)
         return self.mutants[mutation.name]
-
-    def run(self, program: Path, model: str, scenario: str) -> tuple[int, str]:
-        """Return the status (1: a schedule fails) and what was printed."""
-        done = subprocess.run(
-            [program, model, scenario], capture_output=True, text=True, check=False
-        )
-        assert done.returncode in (0, 1), done.stdout + done.stderr
-        return done.returncode, done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +149,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_no_schedule_fails(programs: Programs, model: str, scenario: str) -> None:
-    status, said = programs.run(programs.shipped, model, scenario)
+    status, said = outcome(programs.shipped, model, scenario)
     print(said, end="")
     assert status == 0
     schedules = re.search(r"(\d+) schedules", said)
@@ -175,7 +158,7 @@ def test_no_schedule_fails(programs: Programs, model: str, scenario: str) -> Non
 
 @pytest.mark.parametrize(("mutation", "model"), SHOWN)
 def test_a_schedule_fails_without_it(programs: Programs, mutation: Mutation, model: str) -> None:
-    status, said = programs.run(programs.without(mutation), model, getattr(mutation, model))
+    status, said = outcome(programs.without(mutation), model, getattr(mutation, model))
     print("\n".join([mutation.name, said]))
     assert status == 1, f"superfluous, or the model does not see why it is needed: {said}"
 

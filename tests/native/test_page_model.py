@@ -6,14 +6,14 @@ better kind of copy.  `docs/pages.md` has the table.
 """
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.native._handlers import NATIVE, compiler
+from tests.native._handlers import NATIVE
 from tests.native._page_mutations import HEADER, MUTATIONS, NOT_ENOUGH
 from tests.native._ring_mutations import Mutation
+from tests.native._schedules import compiled, outcome, replaced
 
 pytestmark = pytest.mark.checkout
 
@@ -44,44 +44,28 @@ class Programs:
         self.folder = folder
         self.mutants: dict[str, Path] = {}
         for name in PARTS[:-1]:
-            self._compile("-c", MODEL / f"{name}.c", "-o", folder / f"{name}.o")
+            compiled(*FLAGS, "-c", MODEL / f"{name}.c", "-o", folder / f"{name}.o")
         self.shipped = self._link("page_model", NATIVE)
-
-    def _compile(self, *arguments: str | Path) -> None:
-        done = subprocess.run(
-            [compiler(), *FLAGS, *arguments], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
 
     def _link(self, name: str, header_folder: Path) -> Path:
         objects = [self.folder / f"{part}.o" for part in PARTS[:-1]]
         program = self.folder / name
         # The folder of the header comes first: the file is the only one of its name there.
         include = f"-I{header_folder}"
-        self._compile(include, MODEL / "page_sides.c", *objects, "-o", program)
+        compiled(*FLAGS, include, MODEL / "page_sides.c", *objects, "-o", program)
         return program
 
     def without(self, mutation: Mutation) -> Path:
         """Build the model of pages that lack something."""
         if mutation.name not in self.mutants:
             text = (NATIVE / HEADER).read_text()
-            assert text.count(mutation.old) == 1, (
-                f"{HEADER} has changed; what is this now?\n{mutation.old}"
-            )
+            text = replaced(HEADER, text, mutation.old, mutation.new)
             folder = self.folder / f"mutant{len(self.mutants)}"
             folder.mkdir()
-            (folder / HEADER).write_text(text.replace(mutation.old, mutation.new))
+            (folder / HEADER).write_text(text)
             program = self._link(f"without_{len(self.mutants)}", folder)
             self.mutants[mutation.name] = program
         return self.mutants[mutation.name]
-
-    def run(self, program: Path, model: str, scenario: str) -> tuple[int, str]:
-        """Return the status (1: a schedule fails) and what was printed."""
-        done = subprocess.run(
-            [program, model, scenario], capture_output=True, text=True, check=False
-        )
-        assert done.returncode in (0, 1), done.stdout + done.stderr
-        return done.returncode, done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +78,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 def test_no_reader_approves_of_what_was_never_there(
     programs: Programs, model: str, scenario: str
 ) -> None:
-    status, said = programs.run(programs.shipped, model, scenario)
+    status, said = outcome(programs.shipped, model, scenario)
     print(said, end="")
     assert status == 0
     schedules = re.search(r"(\d+) schedules", said)
@@ -110,7 +94,7 @@ def test_no_reader_approves_of_what_was_never_there(
 def test_the_check_of_a_better_kind_of_copy_does_not_do(
     programs: Programs, model: str, scenario: str
 ) -> None:
-    status, said = programs.run(programs.shipped, model, scenario)
+    status, said = outcome(programs.shipped, model, scenario)
     print(said)
     assert status == 1
     assert "approved as version" in said
@@ -118,7 +102,7 @@ def test_the_check_of_a_better_kind_of_copy_does_not_do(
 
 @pytest.mark.parametrize(("mutation", "model"), SHOWN)
 def test_a_schedule_fails_without_it(programs: Programs, mutation: Mutation, model: str) -> None:
-    status, said = programs.run(programs.without(mutation), model, getattr(mutation, model))
+    status, said = outcome(programs.without(mutation), model, getattr(mutation, model))
     print("\n".join([mutation.name, said]))
     assert status == 1, f"superfluous, or the model does not see why it is needed: {said}"
 

@@ -7,13 +7,13 @@ Each order and each check is needed: without any one of them a schedule fails.
 """
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.native._handlers import NATIVE, compiler
+from tests.native._handlers import NATIVE
 from tests.native._ring_mutations import Mutation
+from tests.native._schedules import compiled, outcome, replaced
 from tests.native._tree_mutations import MUTATIONS, SMALLER
 
 pytestmark = pytest.mark.checkout
@@ -48,11 +48,6 @@ def bounds_of(scenario: str) -> dict[str, tuple[str, str]]:
     return BOUNDS_OF_LOADS if scenario.endswith(": load") else BOUNDS
 
 
-def replaced(text: str, old: str, new: str) -> str:
-    assert text.count(old) == 1, f"the source has changed; what is this now?\n{old}"
-    return text.replace(old, new)
-
-
 class Programs:
     """Compiles what does not know the tree once, and of the tree what a mutation changes."""
 
@@ -61,15 +56,11 @@ class Programs:
         self.mutants: dict[str, Path] = {}
         self.texts = {path.name: path.read_text() for path in TREE.glob("*.[ch]")}
         for name, old, new in SMALLER:
-            self.texts[name] = replaced(self.texts[name], old, new)
+            self.texts[name] = replaced(name, self.texts[name], old, new)
         for name in WORLD:
-            self._run(*FLAGS, "-c", MODEL / f"{name}.c", "-o", folder / f"{name}.o")
+            compiled(*FLAGS, "-c", MODEL / f"{name}.c", "-o", folder / f"{name}.o")
         self.plain = folder / "shipped"
         self.shipped = self._build(self.plain, {}, [*SHIPPED, "tree_sides"])
-
-    def _run(self, *arguments: str | Path) -> None:
-        done = subprocess.run([compiler(), *arguments], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
 
     def _build(self, home: Path, changed: dict[str, str], names: list[str]) -> Path:
         home.mkdir()
@@ -78,21 +69,21 @@ class Programs:
         include = [f"-I{home}", f"-I{NATIVE}", "-include", str(MODEL / "model_tree.h")]
         for name in names:
             source = MODEL / "tree_sides.c" if name == "tree_sides" else home / f"{name}.c"
-            self._run(*FLAGS, *include, "-c", source, "-o", home / f"{name}.o")
+            compiled(*FLAGS, *include, "-c", source, "-o", home / f"{name}.o")
         objects = [
             (home if name in names else self.plain) / f"{name}.o"
             for name in [*SHIPPED, "tree_sides"]
         ]
         program = home / "tree_model"
         world = [self.folder / f"{name}.o" for name in WORLD]
-        self._run(*objects, *world, "-o", program, "-lm", "-pthread")
+        compiled(*objects, *world, "-o", program, "-lm", "-pthread")
         return program
 
     def without(self, mutation: Mutation) -> Path:
         """Build the model of a tree that lacks something."""
         if mutation.name not in self.mutants:
             source = mutation.source
-            text = replaced(self.texts[source], mutation.old, mutation.new)
+            text = replaced(source, self.texts[source], mutation.old, mutation.new)
             users = {"rt_node.h": [*SHIPPED, "tree_sides"], "rt_traverse.h": ["rt_kernel_portable"]}
             names = users.get(source, [source.removesuffix(".c")])
             home = self.folder / f"mutant{len(self.mutants)}"
@@ -101,12 +92,7 @@ class Programs:
 
     def run(self, program: Path, model: str, scenario: str) -> tuple[int, str]:
         """Return the status (1: a schedule fails) and what was printed."""
-        bounds = bounds_of(scenario)[model]
-        done = subprocess.run(
-            [program, model, scenario, *bounds], capture_output=True, text=True, check=False
-        )
-        assert done.returncode in (0, 1), done.stdout + done.stderr
-        return done.returncode, done.stdout
+        return outcome(program, model, scenario, *bounds_of(scenario)[model])
 
 
 @pytest.fixture(scope="module")
