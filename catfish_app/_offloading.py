@@ -103,7 +103,7 @@ class OffloadingClient(RTreeClient):
         self._heartbeat = connection.heartbeat
         self._heard = 0
         self._policy = policy or self._usual(mode)
-        self._observe = self._policy.observe
+        self._ask_policy, self._observe = self._policy.choose, self._policy.observe
         self._saves_server = mode == "adaptive" and policy is None  # reading for us is work as well
         self._paces = Paces()
         self._tree: DirectTree | None = None
@@ -112,7 +112,8 @@ class OffloadingClient(RTreeClient):
         if self._saves_server and connection.transport in _ASKED:
             self._reason = _not_worth_it(connection.transport)
         self._server_count = self._client_count = self._disturbed = 0
-        self._last: tuple[l5.Path, float, int, bool] | None = None
+        self._last: tuple[l5.Path, float, int, bool] | float | None = None
+        self._given_up: int | None = None
 
     def __repr__(self) -> str:
         return f"<OffloadingClient {self.mode} over {self.connection!r}>"
@@ -166,7 +167,10 @@ class OffloadingClient(RTreeClient):
     @property
     def last_search(self) -> SearchReport | None:
         """How the search went that ended last; None before the first."""
-        return None if self._last is None else SearchReport(*self._last)
+        last = self._last
+        if last is None or isinstance(last, tuple):
+            return None if last is None else SearchReport(*last)
+        return SearchReport(_SERVER, last, 0, False)
 
     def statistics(self) -> OffloadStatistics:
         """Return how the searches went so far."""
@@ -183,14 +187,19 @@ class OffloadingClient(RTreeClient):
 
     async def search(self, rect: Rect) -> Ids:
         """See `RTreeClient.search`."""
-        began, given_up = perf_counter(), None
-        path = self._choose(began)
+        # What `_choose` and `_served` do, written out: calling them takes as long as deciding.
+        began, path, given_up = perf_counter(), _SERVER, None
+        if not self._reason:
+            sequence = self._heartbeat.sequence
+            if sequence != self._heard:
+                self._hear(sequence, began)
+            path = self._ask_policy(began)
         try:
             if path is _CLIENT:
-                found = await self._direct(lambda tree: tree.search(rect), rect, began)
+                found = await self._direct(_search, rect, began)
                 if found is not None:
                     return found
-                given_up = self._last
+                given_up = self._given_up
             try:
                 reply = await self._request(_pack_search(_SEARCH, *rect))
             except (l5.RequestFailed, struct.error, TypeError) as error:
@@ -199,21 +208,23 @@ class OffloadingClient(RTreeClient):
         except BaseException:
             self._observe(path, _NOTHING, perf_counter())
             raise
-        self._served(began, path, given_up)
+        now = perf_counter()
+        took_s = now - began
+        self._server_count += 1
+        self._last = took_s if given_up is None else (_SERVER, took_s, given_up, True)
+        self._observe(path, took_s, now)
         return ids
 
     async def count(self, rect: Rect) -> int:
         """See `RTreeClient.count`."""
-        return await self._either(
-            lambda tree: tree.count(rect), lambda: RTreeClient.count(self, rect), rect
-        )
+        return await self._either(_count, lambda: RTreeClient.count(self, rect), rect)
 
     async def nearest(self, where: Rect, k: int = 1) -> tuple[Ids, Floats]:
         """See `RTreeClient.nearest`."""
         check_k(k)
         rect = (*where, *where) if len(where) == 2 else where
 
-        async def here(tree: DirectTree) -> tuple[Ids, Floats]:
+        async def here(tree: DirectTree, rect: Rect) -> tuple[Ids, Floats]:
             ids, squares = await tree.nearest(rect, k)
             return ids, np.sqrt(squares)
 
@@ -221,7 +232,7 @@ class OffloadingClient(RTreeClient):
 
     async def _either(
         self,
-        here: Callable[[DirectTree], Awaitable[T]],
+        here: Callable[[DirectTree, Rect], Awaitable[T]],
         ask: Callable[[], Awaitable[T]],
         rect: Rect,
     ) -> T:
@@ -233,7 +244,7 @@ class OffloadingClient(RTreeClient):
                 found = await self._direct(here, rect, began)
                 if found is not None:
                     return found
-                given_up = self._last
+                given_up = self._given_up
             answer = await ask()
         except BaseException:
             self._observe(path, _NOTHING, perf_counter())
@@ -261,34 +272,37 @@ class OffloadingClient(RTreeClient):
 
     async def _direct(
         self,
-        search: Callable[[DirectTree], Awaitable[T]],
+        search: Callable[[DirectTree, Rect], Awaitable[T]],
         rect: Rect,
         began: float,
         searches: int = 1,
         chosen: dict[l5.Path, int] | None = None,
     ) -> T | None:
-        """Search here; None: ask the server, `_last` tells whether writers are why."""
-        self._last = None
+        """Search here; None: ask the server.
+
+        `_given_up` tells after how many attempts, if writers are why.
+        """
         tree = self._tree
         if tree is None:
             tree = await self._reach()
             if tree is None:
+                self._given_up = None
                 return None
             began = perf_counter()  # it takes so long once: that tells nothing of the next one
         if len(rect) != 4:
             raise _bad_rect(rect)
         before = tree.retries
         try:
-            found = await search(tree)
+            found = await search(tree, rect)
         except Disturbed:
             self._disturbed += searches
-            self._last = (_SERVER, 0.0, tree.retries - before, True)
+            self._given_up = tree.retries - before
             return None
         except (struct.error, TypeError):
             raise _bad_rect(rect) from None
         except l5.RemoteAccessError as error:
             self._lose(error)
-            self._last = None
+            self._given_up = None
             return None
         now = perf_counter()
         self._client_count += searches
@@ -303,7 +317,7 @@ class OffloadingClient(RTreeClient):
         self,
         began: float,
         path: l5.Path,
-        given_up: tuple[l5.Path, float, int, bool] | None,
+        given_up: int | None,
     ) -> None:
         """Take note of an answer of the server's.
 
@@ -312,27 +326,25 @@ class OffloadingClient(RTreeClient):
         now = self._note_served(began, given_up, 1)
         self._observe(path, now - began, now)
 
-    def _note_served(
-        self, began: float, given_up: tuple[l5.Path, float, int, bool] | None, searches: int
-    ) -> float:
+    def _note_served(self, began: float, given_up: int | None, searches: int) -> float:
         """Count answers of the server's; the time."""
         now = perf_counter()
         self._server_count += searches
-        if given_up is None:
-            self._last = (_SERVER, now - began, 0, False)
-        else:
-            self._last = (_SERVER, now - began, given_up[2], True)
+        took_s = now - began
+        self._last = took_s if given_up is None else (_SERVER, took_s, given_up, True)
         return now
 
     def _choose(self, now: float) -> l5.Path:
         if self._reason:
             return _SERVER
-        heartbeat = self._heartbeat
-        sequence = heartbeat.sequence
+        sequence = self._heartbeat.sequence
         if sequence != self._heard:
-            self._heard = sequence
-            self._policy.heartbeat(heartbeat.busy_share, sequence, now)
-        return self._policy.choose(now)
+            self._hear(sequence, now)
+        return self._ask_policy(now)
+
+    def _hear(self, sequence: int, now: float) -> None:
+        self._heard = sequence
+        self._policy.heartbeat(self._heartbeat.busy_share, sequence, now)
 
     async def _reach(self) -> DirectTree | None:
         """Return the tree in the server's memory, if it can be reached."""
@@ -358,6 +370,14 @@ class OffloadingClient(RTreeClient):
         if self.mode == "client":
             raise error
         self._reason = str(error)
+
+
+def _search(tree: DirectTree, rect: Rect) -> Awaitable[Ids]:
+    return tree.search(rect)
+
+
+def _count(tree: DirectTree, rect: Rect) -> Awaitable[int]:
+    return tree.count(rect)
 
 
 def _not_worth_it(transport: str) -> str:

@@ -90,7 +90,7 @@ class BatchSides:
         step = max(TURN_ROWS, client._paces.turn_rows())
         try:
             found = await client._direct(
-                lambda tree: in_turns(tree.search_many, rows, step),
+                lambda tree, _: in_turns(tree.search_many, rows, step),
                 (0, 0, 0, 0),
                 began,
                 len(rows),
@@ -98,7 +98,7 @@ class BatchSides:
             )
             if found is not None:
                 return found
-            given_up, found = client._last, await RTreeClient.search_many(client, rows)
+            given_up, found = client._given_up, await RTreeClient.search_many(client, rows)
         except ValueError as error:
             raise _renumbered(error, first) from None
         client._note_served(began, given_up, len(rows))
