@@ -186,11 +186,11 @@ class AdaptiveModel:
         if client.outstanding and now - client.moved_at > self.stale_s:
             client.outstanding = 0
         if client.count and self._is_shorter():
-            if server.is_due(now, self._explore):
+            if server.is_due(now, self._explore, client):
                 return _SERVER
             return _SERVER if self._may_have_one() else _CLIENT
         if self._keeps_all():
-            return _SERVER if server.is_due(now, self._explore) else _CLIENT
+            return _SERVER if server.is_due(now, self._explore, client) else _CLIENT
         credit = self._credit + self.server_share
         if credit < 1.0:
             self._credit = credit
@@ -203,7 +203,7 @@ class AdaptiveModel:
             return _SERVER if client.outstanding else _CLIENT
         if server.outstanding and self._has_enough(now):
             return _CLIENT
-        return _CLIENT if client.is_due(now, self._explore) else _SERVER
+        return _CLIENT if client.is_due(now, self._explore, server) else _SERVER
 
     def _is_shorter(self) -> bool:
         """Tell whether the client's way is, whatever the server says."""

@@ -19,6 +19,9 @@ what the time since the last one is of a second, at most the 256th.  So it is no
 processes that were not running for a while, and after some seconds follows what has changed."""
 TRIED_AFTER = 32
 """Requests that go the other way before one is tried, however seldom there is a request."""
+CLEAR, CLEAR_AFTER = 8.0, 2
+"""A way that takes longer at its best than the other one on average is tried as much more rarely,
+at most eight times, if so many latencies say so: the first one may have filled caches."""
 
 
 class Way:
@@ -95,9 +98,11 @@ class Way:
         """Return what one more request will take, where those under way wait for each other."""
         return self.takes_s() * (self.outstanding + 1) / self.load
 
-    def is_due(self, now: float, explore: float) -> bool:
+    def is_due(self, now: float, explore: float, other: Way) -> bool:
         """Tell whether it may be tried, unused for so long that what it takes is little of that."""
         takes, after = self.mean, TRIED_AFTER
+        if self.count >= CLEAR_AFTER and other.count and self.floor > other.mean:
+            takes *= CLEAR if self.floor >= other.mean * CLEAR else self.floor / other.mean
         if self.count < KNOWN:
             takes, after = takes / KNOWN, after // KNOWN
         return (

@@ -119,9 +119,9 @@ static int next_path(Adaptive *self, double now)
     way_forgive(server, now, self->stale_s);
     way_forgive(client, now, self->stale_s);
     if (client->count && is_shorter(server, client))
-        return way_is_due(server, now, self->explore) || may_have_one(self) ? SERVER : CLIENT;
+        return way_is_due(server, now, self->explore, client) || may_have_one(self) ? SERVER : CLIENT;
     if (keeps_all(self))
-        return way_is_due(server, now, self->explore) ? SERVER : CLIENT;
+        return way_is_due(server, now, self->explore, client) ? SERVER : CLIENT;
     credit = self->credit + self->server_share;
     if (credit < 1.0) {
         self->credit = credit;
@@ -137,7 +137,7 @@ static int next_path(Adaptive *self, double now)
     }
     if (server->outstanding && has_enough(self, now))
         return CLIENT;
-    return way_is_due(client, now, self->explore) ? CLIENT : SERVER;
+    return way_is_due(client, now, self->explore, server) ? CLIENT : SERVER;
 }
 
 static int leaving_pays(const Adaptive *self)

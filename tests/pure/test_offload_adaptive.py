@@ -61,12 +61,31 @@ def test_the_clients_way_is_tried_after_64_requests(make: Any) -> None:
 
 
 def test_a_shorter_way_is_taken_whatever_the_server_says(make: Any) -> None:
-    """Found at the 65th request; the server is tried each 30 ms, which costs 1 % of the time."""
+    """Found at the 65th request; the server is tried each 240 ms: an eighth of 1 % of the time."""
     policy = make()
-    chosen = asked(policy, 965, 3e-4, 1e-6, 0.0)
+    chosen = asked(policy, 5065, 3e-4, 1e-6, 0.0)
     assert chosen[:64] == "S" * 64 and chosen[64:].count("S") == 2
-    busy(policy, 1, 0.1, share=0.5)
-    assert asked(policy, 5, 3e-4, 1e-6, 0.1).count("C") >= 4
+    busy(policy, 1, 0.51, share=0.5)
+    assert asked(policy, 5, 3e-4, 1e-6, 0.51).count("C") >= 4
+
+
+def test_what_is_clearly_slower_is_tried_as_much_more_rarely(make: Any) -> None:
+    """At 0.01 and an eighth of it, 3.75 ms after the first; then three times as long."""
+    policy = make()
+    chosen = asked(policy, 400, 1e-4, 3e-4, 0.0)
+    assert [place for place, path in enumerate(chosen) if path == "C"] == [64, 102, 215, 328]
+
+
+def test_what_is_clearly_slower_is_tried_an_eighth_as_often_at_least(make: Any) -> None:
+    """After 0.25 s, then each 2 s; where it is known that would be each 16 s.
+
+    But at 13 s the server becomes as slow, so that it is each 2 s.
+    """
+    policy = make()
+    chosen = asked(policy, 13_000, 1e-4, 0.020055, 0.0, step_s=1e-3)
+    tried = [place for place, path in enumerate(chosen) if path == "C"]
+    assert tried == [64, 315, 2321, 4327, 6333, 8339, 10345, 12351]
+    assert asked(policy, 6_000, 0.02, 0.020055, 13.0, step_s=1e-3).count("C") == 3
 
 
 def test_what_is_longer_only_now_is_no_reason_while_the_server_has_time(make: Any) -> None:
