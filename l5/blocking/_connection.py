@@ -16,7 +16,7 @@ from .._frames import Kind
 from .._heartbeat import tell_client
 from .._session import Session
 from .._wait import Waiter
-from . import _in_place, _private_loop
+from . import _asleep, _in_place, _private_loop
 from ._budget import ThreadBudget
 from ._file import ConnectionFile
 from ._hub import OWN_ERRORS, BlockingHub, Expired, busy, expiry
@@ -81,6 +81,8 @@ class Connection(OpensRegions):
         self._engine = _Engine(self._session)
         self._lock = self._hub.lock
         self._ring = ring
+        if ring is not None:
+            self._sleep_for_answer, self._sleep_for_data = _asleep.sleeps_of(self._hub, ring)
         self._fast_request: Callable[[Any], Any] = ring.request if ring else self._start_request
         self._fast_send: Callable[[Any], Any] = ring.send if ring else _not_sent
 
@@ -152,9 +154,11 @@ class Connection(OpensRegions):
             pass
         raise TimeoutError(f"{what} was not possible within its timeout")
 
-    def _fault(self, error: BaseException) -> BaseException:
+    def _fault(self, error: BaseException, asked: _asleep.Asked | None = None) -> BaseException:
         """(With the lock) return what to raise when a hot call raised, or was interrupted."""
         session = self._session
+        if asked is not None:
+            _asleep.give_up(asked, self._hub, session)
         if isinstance(error, Exception) and isinstance(error, (*OWN_ERRORS, OSError)):
             return self._engine._explain(error)  # pyright: ignore[reportPrivateUsage]
         if self._ring is None:
@@ -184,6 +188,7 @@ class Connection(OpensRegions):
             steps = self._engine._request_until(payload, deadline)  # pyright: ignore
             return self._run(steps, expiry(timeout), "an answer")
         expires = None if timeout is None else expiry(timeout)
+        request = None
         with self._lock:
             try:
                 reply = self._fast_request(payload)
@@ -192,9 +197,16 @@ class Connection(OpensRegions):
                 if type(reply) is tuple:
                     self._hub.count_anew()
                     return cast("tuple[bytes]", reply)[0]
-                request = reply and self._session.requests.open(reply, Waiter(), sent=True)
+                if reply is not None:
+                    session = self._session
+                    request = _asleep.note(session, reply)
+                    if self._ring is not None:
+                        sleep = self._sleep_for_answer
+                        reply = _asleep.answer_to(request, self._hub, session, sleep, expires)
+                        if reply is not None:
+                            return reply
             except BaseException as error:
-                raise self._fault(error) from None
+                raise self._fault(error, request) from None
         return self._request_on(payload, request, expires)
 
     def _start_request(self, payload: Any) -> int | None:
@@ -206,6 +218,8 @@ class Connection(OpensRegions):
         if request is None:
             view = _transmit.as_bytes_view(payload)
             steps = engine._request_anew(view, 0)  # pyright: ignore[reportPrivateUsage]
+        elif request.done:  # another thread has taken its answer
+            return request.result()
         else:
             steps = engine._await_answer(request)  # pyright: ignore[reportPrivateUsage]
         return self._run(steps, expires, "an answer")
@@ -273,35 +287,12 @@ class Connection(OpensRegions):
         `anyio.BrokenResourceError`, `anyio.ClosedResourceError`, `anyio.BusyResourceError` when
         another thread receives already.
         """
-        message = None if self._ring is None else self._receive_fast(self._ring)
+        expires = None if timeout is None else expiry(timeout)
+        message = None if self._ring is None else _asleep.receive(self, self._ring, expires)
         if message is not None:
             return message
         steps = self._engine._receive_on()  # pyright: ignore[reportPrivateUsage]
-        return self._run(steps, expiry(timeout), "receiving", self._give_back)
-
-    def _receive_fast(self, ring: Any) -> bytes | None:
-        session = self._session
-        message: Any = None
-        try:
-            with self._lock:
-                if session.inbox or session.receiver is not None:
-                    return None
-                try:
-                    message = ring.receive(True)
-                except BaseException as error:
-                    if ring.last is not None:  # taken, when a signal's handler raised
-                        message = ring.last
-                        raise
-                    self._explain_fault(error)
-                if message is not None and type(message) is not bytes:
-                    message = message[0]
-                    self._hub.count_anew()
-            return message
-        except BaseException:
-            if type(message) is bytes:
-                with self._lock:
-                    self._give_back(message)
-            raise
+        return self._run(steps, expires, "receiving", self._give_back)
 
     def _explain_fault(self, error: BaseException) -> None:
         explained = self._fault(error)  # breaks the session if need be: going on says how

@@ -1,4 +1,4 @@
-/* Inside the part of the core that knows Python: `_fast.c`, `_ring.c`, `_ring_hot.c`, `_slot.c`,
+/* Inside the part of the core that knows Python: `_fast.c`, `_ring.c`, `_ring_hot.c`, `_ring_sleep.c`, `_slot.c`,
  * `_poller*.c`, `_serve.c`, `_members.c`, `_memory.c`, `_beat.c`, `_spot.c`, `_lane*.c`.
  *
  * Only these files include Python.h.  They are compiled into the module that cffi builds;
@@ -118,6 +118,8 @@ struct Ring {
     uint64_t answered;     /* requests answered by Poller.serve */
     uint64_t *latencies;   /* while somebody watches: a histogram; else NULL */
     uint64_t begun_ns;     /* (watched) when the last request was sent, or taken to be handled */
+    uint64_t taken;        /* id of the answer that await_answer took last */
+    uint64_t slept_ns;     /* how long the last of _ring_sleep.c's calls slept */
 };
 
 struct Poller {
@@ -215,11 +217,18 @@ PyObject *l5_ring_request(Ring *self, PyObject *payload);
 PyObject *l5_ring_send(Ring *self, PyObject *payload);
 PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count);
 PyObject *l5_ring_receive_into(Ring *self, PyObject *const *args, Py_ssize_t count);
+PyObject *l5_ring_take_data(Ring *self, const struct l5_frame *frame);
+int l5_ring_take_bell(Ring *self);
 
 /* _ring_watch.c */
 PyObject *l5_ring_watch(Ring *self, PyObject *on);
 PyObject *l5_ring_latencies(Ring *self, PyObject *ignored);
 PyObject *l5_ring_fill(Ring *self, PyObject *ignored);
+
+/* _ring_sleep.c */
+extern const char l5_await_answer_doc[], l5_await_data_doc[];
+PyObject *l5_ring_await_answer(Ring *self, PyObject *const *args, Py_ssize_t count);
+PyObject *l5_ring_await_data(Ring *self, PyObject *const *args, Py_ssize_t count);
 
 /* _ring_many.c */
 PyObject *l5_ring_request_many(Ring *self, PyObject *const *args, Py_ssize_t count);
@@ -245,6 +254,7 @@ int l5_poller_spin_dear(Poller *self, uint64_t budget, uint64_t *spent);
 void l5_poller_lost(Poller *self, uint64_t ns);
 PyObject *l5_poller_note_lost(Poller *self, PyObject *ns);
 PyObject *l5_poller_slept(Poller *self, PyObject *ns);
+void l5_poller_note_slept(Poller *self, uint64_t ns);
 
 /* _poller_wait.c */
 int l5_poller_look(Poller *self, uint64_t budget, uint64_t *spent);
@@ -262,6 +272,7 @@ PyObject *l5_poller_remove_spot(Poller *self, PyObject *spot);
 void l5_poller_drop_spot(Poller *self, Spot *spot);
 
 void l5_note_handled(Poller *self);
+void l5_poller_breathe(Poller *self);
 
 /* _serve.c */
 PyObject *l5_caught(void);

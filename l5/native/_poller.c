@@ -207,7 +207,8 @@ static PyObject *poller_news(Poller *self, PyObject *Py_UNUSED(ignored))
     return PyBool_FromLong(l5_channels_news(self->channels, self->count) || l5_spots_news(self));
 }
 
-static PyObject *poller_breathe(Poller *self, PyObject *Py_UNUSED(ignored))
+/* The event loop has run, or a thread without one has slept. */
+void l5_poller_breathe(Poller *self)
 {
     self->streak = 0;
     self->spun_ns = self->yielded_ns = 0;
@@ -220,6 +221,11 @@ static PyObject *poller_breathe(Poller *self, PyObject *Py_UNUSED(ignored))
         l5_poller_rest(self);
     if (!self->spinning)
         l5_poller_look_around(self);
+}
+
+static PyObject *poller_breathe(Poller *self, PyObject *Py_UNUSED(ignored))
+{
+    l5_poller_breathe(self);
     Py_RETURN_NONE;
 }
 

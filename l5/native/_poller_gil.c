@@ -68,13 +68,10 @@ static uint64_t kernel_waits(void)
 
 /* (The event loop has slept) find out if that was as long as it was only because the GIL had to be waited
  * for as well: in a row of sleeps that take as long as that takes, there were two waits in each. */
-PyObject *l5_poller_slept(Poller *self, PyObject *ns)
+void l5_poller_note_slept(Poller *self, uint64_t value)
 {
-    unsigned long long value = PyLong_AsUnsignedLongLong(ns);
     uint64_t waits;
 
-    if (PyErr_Occurred())
-        return NULL;
     if (value < LOST_MIN_NS || value > SLEPT_MAX_NS) {
         self->long_sleeps = 0;
     } else if (!self->long_sleeps++) {
@@ -85,6 +82,15 @@ PyObject *l5_poller_slept(Poller *self, PyObject *ns)
         if (waits >= 2 * SLEEPS_JUDGED)
             l5_poller_lost(self, value < LOST_MAX_NS / 2 ? value : LOST_MAX_NS / 2);
     }
+}
+
+PyObject *l5_poller_slept(Poller *self, PyObject *ns)
+{
+    unsigned long long value = PyLong_AsUnsignedLongLong(ns);
+
+    if (PyErr_Occurred())
+        return NULL;
+    l5_poller_note_slept(self, value);
     Py_RETURN_NONE;
 }
 

@@ -281,17 +281,11 @@ static PyObject *ring_gone(Ring *self, void *Py_UNUSED(closure))
     return PyBool_FromLong(self->channel.gone);
 }
 
-static PyObject *ring_bells(Ring *self, void *Py_UNUSED(closure))
-{
-    return PyLong_FromUnsignedLongLong(self->channel.bells_rung);
-}
-
 static PyGetSetDef ring_getset[] = {
     {"server", (getter)ring_get_server, (setter)ring_set_server, "who takes requests from this ring", NULL},
     {"server_here", (getter)l5_ring_get_server_here, NULL, "who serves the other end, if that is in this poller", NULL},
     {"address", (getter)ring_address, NULL, "address of the struct l5_channel, for native services", NULL},
     {"gone", (getter)ring_gone, NULL, "the doorbell found nobody", NULL},
-    {"bells_rung", (getter)ring_bells, NULL, "how often the peer had to be woken", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -322,6 +316,9 @@ static PyMemberDef ring_members[] = {
     {"begun_ns", T_ULONGLONG, offsetof(Ring, begun_ns), READONLY, "(watched) when the last request began"},
     {"answered", T_ULONGLONG, offsetof(Ring, answered), READONLY, "requests answered on the hot path"},
     {"calls", T_ULONGLONG, offsetof(Ring, calls), READONLY, "calls into C"},
+    {"taken", T_ULONGLONG, offsetof(Ring, taken), READONLY, "id of the answer that await_answer took last"},
+    {"slept_ns", T_ULONGLONG, offsetof(Ring, slept_ns), READONLY, "how long the last await_... slept"},
+    {"bells_rung", T_ULONGLONG, offsetof(Ring, channel.bells_rung), READONLY, "how often the peer had to be woken"},
     {"session", T_OBJECT, offsetof(Ring, session), READONLY, "whose frames these are"},
     {"last", T_OBJECT, offsetof(Ring, last), READONLY, "(shared) what receive took last, receive_into the size; or None"},
     {NULL, 0, 0, 0, NULL},
@@ -364,6 +361,8 @@ static PyMethodDef ring_methods[] = {
     {"hush", (PyCFunction)l5_ring_hush, METH_NOARGS, "True: the bell had rung, and is silent again; None: not; False: ended"},
     {"collect", (PyCFunction)l5_ring_collect, METH_O, "(After sleeping) silence the bell, take the answer to this id if it is next"},
     {"answers", (PyCFunction)l5_ring_answers, METH_O, "answers(limit) -> [(id, bytes)]: the whole answers that come first"},
+    {"await_answer", (PyCFunction)(void (*)(void))l5_ring_await_answer, METH_FASTCALL, l5_await_answer_doc},
+    {"await_data", (PyCFunction)(void (*)(void))l5_ring_await_data, METH_FASTCALL, l5_await_data_doc},
     {"disarm", (PyCFunction)ring_disarm, METH_NOARGS, ""},
     {"data_taken", (PyCFunction)ring_data_taken, METH_O, "The application took a message of this size."},
     {"request_many", (PyCFunction)(void (*)(void))l5_ring_request_many, METH_FASTCALL, request_many_doc},

@@ -168,10 +168,23 @@ static int next_data(Ring *self, struct l5_frame *frame, int may_spin)
     return rc > 0 ? frame->kind == L5_DATA && !frame->flags && !self->partials : rc;
 }
 
+/* Take a whole data message that peek found; in a tuple when the event loop is due. */
+PyObject *l5_ring_take_data(Ring *self, const struct l5_frame *frame)
+{
+    PyObject *bytes = l5_ring_take(self, frame);
+
+    if (bytes) {
+        l5_ring_data_arrived(self, frame->size);
+        l5_ring_data_taken(self, frame->size);
+        if (self->shared) /* a signal's handler may raise before the caller has it */
+            self->last = Py_NewRef(bytes);
+    }
+    return with_due(self, bytes);
+}
+
 PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count)
 {
     struct l5_frame frame;
-    PyObject *bytes;
     int rc;
 
     if (!l5_ring_ready(self))
@@ -181,14 +194,7 @@ PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count)
         return NULL;
     if (!rc)
         Py_RETURN_NONE;
-    bytes = l5_ring_take(self, &frame);
-    if (bytes) {
-        l5_ring_data_arrived(self, frame.size);
-        l5_ring_data_taken(self, frame.size);
-        if (self->shared) /* a signal's handler may raise before the caller has it */
-            self->last = Py_NewRef(bytes);
-    }
-    return with_due(self, bytes);
+    return l5_ring_take_data(self, &frame);
 }
 
 /* Tell whether nothing of this target can be in the caches: for some MiB now, each message went right
@@ -235,7 +241,7 @@ PyObject *l5_ring_receive_into(Ring *self, PyObject *const *args, Py_ssize_t cou
 
 /* 1: the bell had rung, is silent again, and the ring is disarmed; 0: it had not; -1: the socket has
  * ended, which its next reader finds again. */
-static int take_bell(Ring *self)
+int l5_ring_take_bell(Ring *self)
 {
     char bytes[256];
     ssize_t size = recv(self->channel.bell, bytes, sizeof(bytes), MSG_DONTWAIT);
@@ -255,7 +261,7 @@ PyObject *l5_ring_hush(Ring *self, PyObject *Py_UNUSED(ignored))
 {
     if (!l5_ring_ready(self))
         return NULL;
-    switch (take_bell(self)) {
+    switch (l5_ring_take_bell(self)) {
     case 1:
         Py_RETURN_TRUE;
     case 0:
@@ -304,7 +310,7 @@ PyObject *l5_ring_collect(Ring *self, PyObject *id)
 
     if (PyErr_Occurred() || !l5_ring_ready(self))
         return NULL;
-    if (!self->poller || self->shared == LOCKED_INSIDE || self->partials || take_bell(self) != 1)
+    if (!self->poller || self->shared == LOCKED_INSIDE || self->partials || l5_ring_take_bell(self) != 1)
         Py_RETURN_NONE;
     rc = l5_channel_peek(&self->channel, &frame); /* a fault is found again by whoever receives next */
     if (rc != 1 || frame.kind != L5_RESPONSE || frame.id != wanted || frame.flags)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic, sleep
 from typing import Any
 
 import pytest
 
 import l5.blocking
-from l5.blocking import _hub
+from l5.blocking import _asleep, _hub
 
 PATIENCE_S = 60.0
 TRANSPORTS = ("shm", "unix")
@@ -72,6 +73,19 @@ def until(condition: Callable[[], object]) -> None:
         sleep(0.001)
 
 
+def wrap_sleeps(
+    monkeypatch: pytest.MonkeyPatch, wrap: Callable[[_asleep.Sleep], _asleep.Sleep]
+) -> None:
+    """Have `wrap` stand in for what sleeps in C, on connections that are made from now on."""
+    sleeps_of = _asleep.sleeps_of
+
+    def wrapped(hub: _hub.BlockingHub, ring: Any) -> tuple[_asleep.Sleep, _asleep.Sleep]:
+        for_answer, for_data = sleeps_of(hub, ring)
+        return wrap(for_answer), wrap(for_data)
+
+    monkeypatch.setattr(_asleep, "sleeps_of", wrapped)
+
+
 class Waits:
     """Counts the waits of this thread, and ends the `at`-th one: by time, or by an exception."""
 
@@ -83,9 +97,34 @@ class Waits:
         self.error: BaseException | None = None
         self.resting = False
         """Whether the operation waits now, and will not be ended by us."""
-        monkeypatch.setattr(_hub.Call, "rest", lambda call: self._rest(call))
+        self._expired = False
+
+        def rest(call: _hub.Call) -> None:
+            self._rest(call)
+
+        monkeypatch.setattr(_hub.Call, "rest", rest)
+        wrap_sleeps(monkeypatch, lambda sleep: partial(self._sleep, sleep))
+
+    def _sleep(self, original: _asleep.Sleep, *args: Any) -> Any:
+        """Stand in for the sleep in C; the engine's first wait follows when its time is over."""
+        if threading.get_ident() != self._thread or not self.at:
+            return original(*args)
+        self.count += 1
+        if self.count == self.at:
+            if self.error is not None:
+                raise self.error
+            self._expired = True
+            return None
+        self.resting = True
+        try:
+            return original(*args)
+        finally:
+            self.resting = False
 
     def _rest(self, call: _hub.Call) -> None:
+        if threading.get_ident() == self._thread and self._expired:
+            self._expired, call.over = False, True
+            return
         if threading.get_ident() == self._thread and self.at:
             self.count += 1
             if self.count == self.at:
@@ -103,7 +142,7 @@ class Waits:
 
     def interrupted(self, operation: Callable[[], object], at: int) -> object:
         """Run `operation`, ending its `at`-th wait; return its outcome, an exception as such."""
-        self.at, self.count = at, 0
+        self.at, self.count, self._expired = at, 0, False
         try:
             return operation()
         except BaseException as error:
