@@ -1,8 +1,8 @@
 """Searching a served tree in its server's memory, without the server.
 
 `open_tree` opens the region that `serve_tree` exports. Where it is mapped, C searches it in place
-(`native/rt_foreign.h`: no copy, no lock, no system call); elsewhere a state machine in C says which
-nodes it wants (`native/rt_walk.h`) and `RemoteRegion.read_each` fetches them, many at a time.
+(`_mapped`); elsewhere a state machine in C says which nodes it wants (`native/rt_walk.h`) and
+`RemoteRegion.read_each` fetches them, many at a time.
 Either way nothing that is read is trusted, and what is found is what the server would have found;
 `Disturbed` says that writers left no time for it, and the server is to be asked.
 """
@@ -23,9 +23,17 @@ import numpy.typing as npt
 import l5
 from catfish_app import _wire
 from catfish_app._kernels import ffi, lib
-from catfish_app._rtree import Floats, Ids, _explain, _rects, _search_many
+from catfish_app._mapped import (
+    REGION_NAME,
+    Disturbed,
+    MappedMemory,
+    MappedSearches,
+    check_opened,
+    check_searched,
+    checked_queries,
+)
+from catfish_app._rtree import Floats, Ids
 
-REGION_NAME = "rtree"
 CACHE_NODES = 8192
 """Inner nodes that a client remembers, of 1 KiB each, where it reads copies."""
 WINDOW = 64
@@ -35,7 +43,6 @@ TRIES = 16
 PAUSE_MAX_S = 0.005
 SPANS = 64
 VERSION_BYTES = 8
-ROOM_IDS = 1024
 TURN = 64
 """So many searches of mapped memory, which never wait, before the event loop has a turn."""
 
@@ -75,10 +82,6 @@ class _Looked:
         if len(data) != lib.RT_NODE_BYTES or self._versions.pop(offset) == data[:VERSION_BYTES]:
             return data
         return bytes((data[0] | 1,)) + data[1:]
-
-
-class Disturbed(Exception):
-    """Writers disturbed the search so often that the server is to be asked."""
 
 
 class DirectTree(Protocol):
@@ -121,130 +124,57 @@ async def open_tree(connection: l5.Connection) -> DirectTree:
         raise
 
 
-def _is_no_tree(what: str) -> l5.RemoteProtocolError:
-    return l5.RemoteProtocolError(
-        f"the server's memory makes no sense: {what}; is it of another version?"
-    )
-
-
-def _check_opened(error: int) -> None:
-    if error == -errno.EILSEQ:
-        raise _is_no_tree("it holds no tree that this client can read")
-    if error:
-        raise OSError(-error, f"no tree: {errno.errorcode.get(-error, error)}")
-
-
-def _raise(error: int, rect: Any, *, query: bool = True) -> None:
-    """Say what the C code has found wrong."""
-    if error == -errno.EAGAIN:
-        raise Disturbed
-    if error == -errno.EILSEQ:
-        raise _is_no_tree("its tree is damaged")
-    if error == -errno.EINVAL:
-        kind = "query" if query else "rectangle"
-        reason = _explain(np.array(rect, np.float64), query=query)
-        raise ValueError(f"not a valid {kind}: {reason}")
-    if error:
-        raise OSError(-error, f"the search failed: {errno.errorcode.get(-error, error)}")
-
-
-class MappedTree:
+class MappedTree(MappedSearches):
     """The tree in memory that is mapped here."""
 
     reads = 0
     at_once = 1
 
     def __init__(self, region: l5.abc.RemoteRegion, mapping: memoryview) -> None:
+        super().__init__(MappedMemory(mapping))
         self.region = region
-        made = ffi.new("struct rt_foreign **")
-        # It stays mapped as long as this does. Not of the view: Python before 3.14 can crash when
-        # it collects a cycle in which a memoryview stands, and this one would stand in ours.
-        memory = ffi.from_buffer(mapping.obj)
-        _check_opened(lib.rt_foreign_open(made, memory, len(mapping)))
-        self._memory = memory
-        self._tree = ffi.gc(made[0], lib.rt_foreign_close)
-        self._rect = bytearray(_RECT.size)
-        self._query = ffi.from_buffer("double[]", self._rect)
-        self._total = ffi.new("size_t *")
-        self._number = ffi.new("uint64_t *")
-        self._ids = ffi.new("uint64_t[]", ROOM_IDS)
-        self._room = ROOM_IDS
         self._turn = TURN
 
     @property
     def retries(self) -> int:
         """Attempts that a writer disturbed."""
-        return int(lib.rt_foreign_retries(self._tree))
+        return self._memory.retries
 
-    async def _begin(self, rect: Sequence[float] | Floats) -> None:
-        self._turn -= 1
-        if not self._turn:
+    async def _look(self) -> None:
+        """Let the event loop have its turn if it is time, and see whether the memory is there."""
+        if self._turn <= 0:
             self._turn = TURN
             await anyio.lowlevel.checkpoint()
         if self.region.closed:
             await self.region.read(0, 8)  # raises, with the reason
-        _RECT.pack_into(self._rect, 0, *rect)
 
     async def search(self, rect: Sequence[float] | Floats) -> Ids:
         """Return the ids of all rectangles that meet this one."""
-        await self._begin(rect)
-        while True:
-            error = lib.rt_foreign_search(
-                self._tree, self._query, self._ids, self._room, self._total
-            )
-            if error:
-                _raise(error, rect)
-            total = self._total[0]
-            if total <= self._room:
-                return np.frombuffer(ffi.buffer(self._ids, total * 8)[:], _wire.U64)
-            self._room = total + total // 8
-            self._ids = ffi.new("uint64_t[]", self._room)
+        self._turn -= 1
+        if not self._turn or self.region.closed:
+            await self._look()
+        return self.search_now(rect)
 
     async def count(self, rect: Sequence[float] | Floats) -> int:
         """Return how many rectangles meet this one."""
-        await self._begin(rect)
-        error = lib.rt_foreign_count(self._tree, self._query, self._number)
-        if error:
-            _raise(error, rect)
-        return int(self._number[0])
+        self._turn -= 1
+        if not self._turn or self.region.closed:
+            await self._look()
+        return self.count_now(rect)
 
     async def nearest(self, rect: Sequence[float] | Floats, k: int) -> tuple[Ids, Floats]:
         """Return the ids of the k nearest entries and their squared distances."""
-        await self._begin(rect)
-        k = min(k, int(lib.rt_foreign_size(self._tree)))
-        ids, squares = np.empty(k, _wire.U64), np.empty(k, _wire.F64)
-        error = lib.rt_foreign_nearest(
-            self._tree,
-            self._query,
-            k,
-            ffi.cast("uint64_t *", ids.ctypes.data),
-            ffi.cast("double *", squares.ctypes.data),
-            self._total,
-        )
-        if error:
-            _raise(error, rect, query=False)
-        found = self._total[0]
-        return ids[:found], squares[:found]
+        self._turn -= 1
+        if not self._turn or self.region.closed:
+            await self._look()
+        return self.nearest_now(rect, k)
 
     async def search_many(self, rects: npt.ArrayLike) -> tuple[Ids, Ids]:
         """Search n x 4 rectangles; return (offsets, ids)."""
-        await self._begin((0, 0, 0, 0))
-        try:
-            return _search_many(lib.rt_foreign_search_many, self._tree, rects)
-        except OSError as error:
-            _raise(-(error.errno or errno.EIO), rects)
-            raise
-
-
-def checked_queries(rects: npt.ArrayLike) -> Floats:
-    """Return n x 4 rectangles to search with; `ValueError` names the row of one that is none."""
-    rows = _rects(rects, "queries")
-    good = rows[:, 0] <= rows[:, 2]  # false for NaN; by columns, which takes a fifth of the time
-    good &= rows[:, 1] <= rows[:, 3]
-    if not good.all():
-        row = int(np.argmin(good))
-        raise ValueError(f"row {row}: not a valid query: {_explain(rows[row], query=True)}")
-    return rows
+        self._turn -= 1
+        if not self._turn or self.region.closed:
+            await self._look()
+        return self.search_many_now(rects)
 
 
 class WalkedTree:
@@ -256,7 +186,7 @@ class WalkedTree:
         self.region = region
         self.reads = 0
         made = ffi.new("struct rt_remote **")
-        _check_opened(lib.rt_remote_open(made, head, len(head), region.size_bytes, CACHE_NODES))
+        check_opened(lib.rt_remote_open(made, head, len(head), region.size_bytes, CACHE_NODES))
         self._remote = ffi.gc(made[0], lib.rt_remote_close)
         self._idle: list[Any] = []
         self._spans = ffi.new("uint64_t[]", 2 * SPANS)
@@ -276,7 +206,7 @@ class WalkedTree:
 
     def _new_walk(self) -> tuple[Any, Any]:
         made = ffi.new("struct rt_walk **")
-        _check_opened(lib.rt_walk_create(made, self._remote))
+        check_opened(lib.rt_walk_create(made, self._remote))
         return ffi.gc(made[0], lib.rt_walk_destroy), self._remote
 
     def _wanted(self, walk: Any) -> list[tuple[int, int]]:
@@ -326,7 +256,7 @@ class WalkedTree:
         nearest = kind == lib.RT_WALK_NEAREST
         error = lib.rt_walk_begin(walk, kind, query, k, int(monotonic()))
         if error:
-            _raise(error, rect, query=not nearest)
+            check_searched(error, rect, query=not nearest)
         for tries in range(TRIES):
             await self._read(walk)
             outcome = lib.rt_walk_outcome(walk)
@@ -334,11 +264,11 @@ class WalkedTree:
                 break
             if tries:
                 await anyio.sleep(min(PAUSE_MAX_S, 50e-6 * 2**tries))
-            _check_opened(lib.rt_walk_again(walk))
+            check_opened(lib.rt_walk_again(walk))
         else:
             raise Disturbed
         if outcome:
-            _raise(outcome, rect)
+            check_searched(outcome, rect)
 
     async def _found(
         self, kind: int, rect: Sequence[float] | Floats, k: int = 0

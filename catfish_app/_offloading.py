@@ -10,75 +10,42 @@ from __future__ import annotations
 import struct
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 import l5
-from catfish_app import _wire
-from catfish_app._client import Mode, RTreeClient, _bad_rect, check_k, ids_of, said_of_search
+from catfish_app._client import RTreeClient
 from catfish_app._direct import DirectTree, Disturbed, checked_queries, open_tree
+from catfish_app._mapped import no_tree
 from catfish_app._paces import Paces
+from catfish_app._requests import (
+    SEARCH,
+    Mode,
+    bad_rect,
+    check_k,
+    ids_of,
+    pack_rect,
+    place,
+    said_of_search,
+)
 from catfish_app._rtree import Floats, Ids
 from catfish_app._sharing import search_many
+from catfish_app._ways import NOTHING, OffloadStatistics, SearchReport, Ways, not_worth_it
 
 if TYPE_CHECKING:
-    from catfish_app._client import Rect
+    from catfish_app._requests import Rect
 
-__all__ = ["OffloadStatistics", "OffloadingClient", "SearchReport", "check_mode"]
+__all__ = ["OffloadStatistics", "OffloadingClient", "SearchReport"]
 
 T = TypeVar("T")
 
 _SERVER, _CLIENT = l5.Path.SERVER, l5.Path.CLIENT
-_SEARCH, _pack_search = _wire.head(_wire.Op.SEARCH), _wire.HEAD_RECT.pack
-_NOTHING = float("inf")
-"""The latency of a request that came to nothing."""
-HEARTBEAT_S = 0.010
-_ASKED = frozenset(("tcp", "tls", "unix", "inproc"))
-"""Transports over which the server's event loop reads its memory for the client."""
 
 
-@attrs.frozen
-class SearchReport:
-    """How one search went."""
-
-    path: l5.Path
-    """Who answered it."""
-    latency_s: float
-    retries: int
-    """Attempts of this client that writers disturbed."""
-    disturbed: bool
-    """This client gave up, and the server was asked."""
-
-
-@attrs.frozen
-class OffloadStatistics:
-    """How the searches of one client went."""
-
-    server: int
-    """Searches that the server answered."""
-    client: int
-    """Searches that this client answered."""
-    disturbed: int
-    """Searches that this client gave up, which the server then answered."""
-    retries: int
-    """Attempts that writers disturbed."""
-    one_sided: bool | None
-    """Whether reads go to the server's memory without the server; None: nothing was read."""
-    reason: str
-    """Why the client does not search, or not any more; empty if it may."""
-
-
-def check_mode(mode: str) -> None:
-    """Raise `ValueError` for what is no mode."""
-    if mode not in get_args(Mode):
-        raise ValueError(f"mode is {mode!r}; it can be adaptive, server or client")
-
-
-class OffloadingClient(RTreeClient):
+class OffloadingClient(Ways, RTreeClient):
     """An `RTreeClient` that searches the tree itself, in the server's memory.
 
     With ``mode="client"`` it always does; `l5.RemoteAccessError` when the server offers no tree for
@@ -97,23 +64,12 @@ class OffloadingClient(RTreeClient):
         mode: Mode = "adaptive",
         policy: l5.OffloadPolicy | None = None,
     ) -> None:
-        check_mode(mode)
         super().__init__(connection)
-        self.mode = mode
-        self._heartbeat = connection.heartbeat
-        self._heard = 0
-        self._policy = policy or self._usual(mode)
-        self._ask_policy, self._observe = self._policy.choose, self._policy.observe
-        self._saves_server = mode == "adaptive" and policy is None  # reading for us is work as well
+        self._begin(connection.transport, connection.heartbeat, mode, policy)
         self._paces = Paces()
         self._tree: DirectTree | None = None
-        self._opening = anyio.Lock()
-        self._reason = ""
-        if self._saves_server and connection.transport in _ASKED:
-            self._reason = _not_worth_it(connection.transport)
-        self._server_count = self._client_count = self._disturbed = 0
-        self._last: tuple[l5.Path, float, int, bool] | float | None = None
         self._given_up: int | None = None
+        self._opening = anyio.Lock()
 
     def __repr__(self) -> str:
         return f"<OffloadingClient {self.mode} over {self.connection!r}>"
@@ -143,45 +99,8 @@ class OffloadingClient(RTreeClient):
                     self._tree = await open_tree(self.connection)
                     self._paces.at_once = self._tree.at_once
                 except l5.RemoteAccessError as error:
-                    raise l5.RemoteAccessError(
-                        f"the server offers no tree to search in its memory ({error}): share=False"
-                        " (catfish serve --no-share), or its log tells why it cannot share one"
-                    ) from error
+                    raise no_tree(error) from error
             return self._tree
-
-    def _usual(self, mode: str) -> l5.OffloadPolicy:
-        """Return the policy of a mode."""
-        if mode == "server":
-            return l5.AlwaysServer()
-        if mode == "client":
-            return l5.AlwaysClient()
-        return l5.AdaptivePolicy(interval_s=self._heartbeat.interval_s or HEARTBEAT_S)
-
-    # ---- what happened ---------------------------------------------------------------------------
-
-    @property
-    def policy(self) -> l5.OffloadPolicy:
-        """What decides who searches."""
-        return self._policy
-
-    @property
-    def last_search(self) -> SearchReport | None:
-        """How the search went that ended last; None before the first."""
-        last = self._last
-        if last is None or isinstance(last, tuple):
-            return None if last is None else SearchReport(*last)
-        return SearchReport(_SERVER, last, 0, False)
-
-    def statistics(self) -> OffloadStatistics:
-        """Return how the searches went so far."""
-        return OffloadStatistics(
-            server=self._server_count,
-            client=self._client_count,
-            disturbed=self._disturbed,
-            retries=0 if self._tree is None else self._tree.retries,
-            one_sided=None if self._tree is None else self._tree.region.one_sided,
-            reason=self._reason,
-        )
 
     # ---- searching -------------------------------------------------------------------------------
 
@@ -201,12 +120,12 @@ class OffloadingClient(RTreeClient):
                     return found
                 given_up = self._given_up
             try:
-                reply = await self._request(_pack_search(_SEARCH, *rect))
+                reply = await self._request(pack_rect(SEARCH, *rect))
             except (l5.RequestFailed, struct.error, TypeError) as error:
                 raise said_of_search(error, rect) from None
             ids = ids_of(reply)
         except BaseException:
-            self._observe(path, _NOTHING, perf_counter())
+            self._observe(path, NOTHING, perf_counter())
             raise
         now = perf_counter()
         took_s = now - began
@@ -222,7 +141,7 @@ class OffloadingClient(RTreeClient):
     async def nearest(self, where: Rect, k: int = 1) -> tuple[Ids, Floats]:
         """See `RTreeClient.nearest`."""
         check_k(k)
-        rect = (*where, *where) if len(where) == 2 else where
+        rect = place(where)
 
         async def here(tree: DirectTree, rect: Rect) -> tuple[Ids, Floats]:
             ids, squares = await tree.nearest(rect, k)
@@ -247,7 +166,7 @@ class OffloadingClient(RTreeClient):
                 given_up = self._given_up
             answer = await ask()
         except BaseException:
-            self._observe(path, _NOTHING, perf_counter())
+            self._observe(path, NOTHING, perf_counter())
             raise
         self._served(began, path, given_up)
         return answer
@@ -290,7 +209,7 @@ class OffloadingClient(RTreeClient):
                 return None
             began = perf_counter()  # it takes so long once: that tells nothing of the next one
         if len(rect) != 4:
-            raise _bad_rect(rect)
+            raise bad_rect(rect)
         before = tree.retries
         try:
             found = await search(tree, rect)
@@ -299,7 +218,7 @@ class OffloadingClient(RTreeClient):
             self._given_up = tree.retries - before
             return None
         except (struct.error, TypeError):
-            raise _bad_rect(rect) from None
+            raise bad_rect(rect) from None
         except l5.RemoteAccessError as error:
             self._lose(error)
             self._given_up = None
@@ -326,26 +245,6 @@ class OffloadingClient(RTreeClient):
         now = self._note_served(began, given_up, 1)
         self._observe(path, now - began, now)
 
-    def _note_served(self, began: float, given_up: int | None, searches: int) -> float:
-        """Count answers of the server's; the time."""
-        now = perf_counter()
-        self._server_count += searches
-        took_s = now - began
-        self._last = took_s if given_up is None else (_SERVER, took_s, given_up, True)
-        return now
-
-    def _choose(self, now: float) -> l5.Path:
-        if self._reason:
-            return _SERVER
-        sequence = self._heartbeat.sequence
-        if sequence != self._heard:
-            self._hear(sequence, now)
-        return self._ask_policy(now)
-
-    def _hear(self, sequence: int, now: float) -> None:
-        self._heard = sequence
-        self._policy.heartbeat(self._heartbeat.busy_share, sequence, now)
-
     async def _reach(self) -> DirectTree | None:
         """Return the tree in the server's memory, if it can be reached."""
         if self._tree is not None:
@@ -359,17 +258,10 @@ class OffloadingClient(RTreeClient):
             return None
         if self._saves_server and not tree.region.one_sided:
             self._tree = None
-            self._reason = _not_worth_it(self.connection.transport)
+            self._reason = not_worth_it(self.connection.transport)
             await tree.region.aclose()
             return None
         return tree
-
-    def _lose(self, error: l5.RemoteAccessError) -> None:
-        """The memory is gone: revoked, or with its server."""
-        self._tree = None
-        if self.mode == "client":
-            raise error
-        self._reason = str(error)
 
 
 def _search(tree: DirectTree, rect: Rect) -> Awaitable[Ids]:
@@ -378,7 +270,3 @@ def _search(tree: DirectTree, rect: Rect) -> Awaitable[Ids]:
 
 def _count(tree: DirectTree, rect: Rect) -> Awaitable[int]:
     return tree.count(rect)
-
-
-def _not_worth_it(transport: str) -> str:
-    return f"over {transport} the server's memory is read by the server, which may as well search"

@@ -36,12 +36,34 @@ def distrust(error: ReplyError) -> l5.RemoteProtocolError:
     return l5.RemoteProtocolError(f"the server's answer makes no sense: {error}")
 
 
+class Cutter:
+    """Cuts a stream of pieces where ids end.
+
+    Pieces end there already, unless the two ends agreed on segments of an odd size.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def take(self, piece: bytes) -> Ids | None:
+        """Return the ids that are whole now; None: not one."""
+        piece = self._rest + piece if self._rest else piece
+        whole = len(piece) & ~7
+        self._rest = piece[whole:]
+        return np.frombuffer(piece, U64, whole >> 3) if whole else None
+
+    def end(self) -> None:
+        """Raise `l5.RemoteProtocolError` if a part of an id is left."""
+        if self._rest:
+            raise distrust(ReplyError("it ends within an id")) from None
+
+
 class IdPieces:
     """The answer to one search, in pieces; see `RTreeClient.search_iter`."""
 
     def __init__(self, connection: l5.Connection, request: bytes) -> None:
         self._stream = connection.request_stream(request)
-        self._rest = b""
+        self._cutter = Cutter()
 
     async def __aenter__(self) -> Self:
         await self._stream.__aenter__()
@@ -65,12 +87,8 @@ class IdPieces:
             except l5.RequestFailed as error:
                 raise translated(error) from None
             except StopAsyncIteration:
-                if self._rest:
-                    raise distrust(ReplyError("it ends within an id")) from None
+                self._cutter.end()
                 raise
-            # Pieces end where ids do, unless the two ends agreed on segments of an odd size.
-            piece = self._rest + piece if self._rest else piece
-            whole = len(piece) & ~7
-            self._rest = piece[whole:]
-            if whole:
-                return np.frombuffer(piece, U64, whole >> 3)
+            ids = self._cutter.take(piece)
+            if ids is not None:
+                return ids

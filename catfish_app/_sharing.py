@@ -9,16 +9,17 @@ import attrs
 
 import l5
 from catfish_app._batch import TURN_ROWS, Batch, Found, in_turns
-from catfish_app._client import RTreeClient, _renumbered
+from catfish_app._client import RTreeClient
 from catfish_app._direct import Disturbed
 from catfish_app._paces import Pace
+from catfish_app._requests import renumbered
+from catfish_app._ways import NOTHING
 
 if TYPE_CHECKING:
     from catfish_app._offloading import OffloadingClient
     from catfish_app._rtree import Floats
 
 _SERVER, _CLIENT = l5.Path.SERVER, l5.Path.CLIENT
-_NOTHING = float("inf")
 BATCH_ASKED = 16
 """So often the policy is asked for a batch: for each row it would take longer than searching."""
 
@@ -100,7 +101,7 @@ class BatchSides:
                 return found
             given_up, found = client._given_up, await RTreeClient.search_many(client, rows)
         except ValueError as error:
-            raise _renumbered(error, first) from None
+            raise renumbered(error, first) from None
         client._note_served(began, given_up, len(rows))
         client._note_many(_CLIENT, perf_counter() - began, len(rows), self.chosen)
         return found
@@ -111,7 +112,7 @@ class BatchSides:
         try:
             answer = await RTreeClient.search_many(client, rows)
         except ValueError as error:
-            raise _renumbered(error, first) from None
+            raise renumbered(error, first) from None
         client._note_served(began, None, len(rows))
         client._note_many(_SERVER, perf_counter() - began, len(rows), self.chosen)
         return answer
@@ -125,7 +126,7 @@ class BatchSides:
         try:
             return await tree.search_many(rows)
         except ValueError as error:
-            raise _renumbered(error, first) from None
+            raise renumbered(error, first) from None
         except Disturbed:
             return None
         except l5.RemoteAccessError as error:
@@ -140,4 +141,4 @@ class BatchSides:
             if count:
                 # Nothing was found out, except where it failed: then it took as long as that.
                 took_s = paces[path].row_s if done else 0.0
-                client._observe(path, took_s or _NOTHING, now, 0, count)
+                client._observe(path, took_s or NOTHING, now, 0, count)

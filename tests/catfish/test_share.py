@@ -171,7 +171,7 @@ async def test_a_transport_that_turns_out_to_ask_the_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is not known here: the memory is opened, looked at, and let go."""
-    monkeypatch.setattr("catfish_app._offloading._ASKED", frozenset[str]())
+    monkeypatch.setattr("catfish_app._ways._ASKED", frozenset[str]())
     async with (
         serve_tree(RTree.bulk(boxes(300)), "l5+tcp://127.0.0.1:0") as server,
         await RTreeClient.connect(server.urls[0]) as client,
