@@ -30,6 +30,7 @@ import numpy as np
 
 from catfish_app._paces import TURN_S, Paces
 from catfish_app._rtree import Floats, Ids
+from catfish_app._wire import join_ids
 
 Found = tuple[Ids, Ids]
 """Offsets and ids, as `RTree.search_many` returns them."""
@@ -319,4 +320,4 @@ def joined(parts: list[Found]) -> Found:
         end = first + len(part) - 1
         np.add(part[1:], np.uint64(total), out=offsets[first + 1 : end + 1])
         first, total = end, total + len(ids)
-    return offsets, np.concatenate([ids for _, ids in parts])
+    return offsets, join_ids(ids for _, ids in parts)

@@ -208,10 +208,10 @@ class OffloadingClient(Ways, RTreeClient):
                 self._given_up = None
                 return None
             began = perf_counter()  # it takes so long once: that tells nothing of the next one
-        if len(rect) != 4:
-            raise bad_rect(rect)
         before = tree.retries
         try:
+            if len(rect) != 4:
+                raise bad_rect(rect)
             found = await search(tree, rect)
         except Disturbed:
             self._disturbed += searches

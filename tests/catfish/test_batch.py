@@ -79,6 +79,18 @@ async def test_both_do_their_part_and_the_answers_are_in_order(
                 assert {CLIENT, SERVER} == set(policy.told)
 
 
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_batch_of_no_rows(known: bool, tmp_path: Path) -> None:
+    async with served(tmp_path, RTree.bulk(boxes(300), shared=True), WAY) as (_, server):
+        async with await RTreeClient.connect(server.urls[0]) as client:
+            assert isinstance(client, OffloadingClient)
+            if known:
+                await client.open()
+                client._paces = Paces(Pace(1e-3, 1000), Pace(1e-3, 1000))  # pyright: ignore[reportPrivateUsage]
+            offsets, ids = await client.search_many(np.empty((0, 4)))
+            assert (offsets.tolist(), ids.tolist()) == ([0], [])
+
+
 async def test_rows_are_named_by_their_place_in_the_batch(tmp_path: Path) -> None:
     queries = boxes(30)
     queries[23] = (3, 0, 2, 0)
