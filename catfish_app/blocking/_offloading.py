@@ -132,7 +132,7 @@ class OffloadingClient(Ways, RTreeClient):
             except ValueError as error:
                 raise renumbered(error, first) from None
             parts.append(found)
-        return joined(parts) if parts else (np.zeros(1, np.uint64), np.empty(0, np.uint64))
+        return joined(parts)
 
     def _either(
         self,
@@ -181,10 +181,10 @@ class OffloadingClient(Ways, RTreeClient):
 
         Tells the policy of what was found.
         """
-        if len(rect) != 4:
-            raise bad_rect(rect)
         before = tree.retries
         try:
+            if len(rect) != 4:
+                raise bad_rect(rect)
             found = search(tree, *args)
         except Disturbed:
             with self._knowing:
