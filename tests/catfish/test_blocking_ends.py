@@ -87,7 +87,8 @@ def test_threads_share_a_policy(tmp_path: Path) -> None:
         def alone(self) -> None:
             assert not self.inside
             self.inside += 1
-            sum(range(50))
+            for _ in range(100):  # long enough for another thread to come in
+                pass
             self.inside -= 1
 
         def choose(self, now: float) -> l5.Path:
@@ -174,7 +175,7 @@ def test_every_call_has_a_timeout(mode: str, tmp_path: Path) -> None:
 
 
 def test_a_timeout_is_for_all_requests_of_a_call(tmp_path: Path) -> None:
-    """Each of them is answered soon, all of them together would take half a minute."""
+    """Each of them is answered soon, all of them together would take seven seconds."""
     kinds: list[int] = []
 
     def answers(request: bytes) -> bytes:
@@ -183,14 +184,14 @@ def test_a_timeout_is_for_all_requests_of_a_call(tmp_path: Path) -> None:
             sleep(0.005)
         return {4: bytes(8 * 32), 12: bytes(8)}.get(request[0], b"")
 
-    many = np.zeros((31 * 6000, 4))  # 31 to a request of SEARCH_MANY, 24 to one of LOAD_PART
+    many = np.zeros((31 * 1500, 4))  # 31 to a request of SEARCH_MANY, 24 to one of LOAD_PART
     with (
         silent_server(tmp_path, answers) as url,
         blocking.connect(url, mode="server", max_message_bytes=1 << 10) as tree,
     ):
         with pytest.raises(TimeoutError):
             tree.search_many(many, timeout=0.5)
-        assert 0 < kinds.count(4) < 6000
+        assert 0 < kinds.count(4) < 1500
         with pytest.raises(TimeoutError):
             tree.load(many, timeout=1.0)
         until(lambda: kinds[-1] == 15)  # LOAD_ABORT, although the time was over
