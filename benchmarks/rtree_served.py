@@ -1,7 +1,8 @@
 """The served R-tree beside PostgreSQL's GiST index on boxes, asked by processes of Python.
 
 Goals: R7, two and eight clients on shared memory with the usual waiting; R8, eight clients and a
-server none of which ever spins. The data and the windows are those of the Catfish paper (see
+server none of which ever spins, also with clients without an event loop (`catfish_app.blocking`),
+which psycopg's are. The data and the windows are those of the Catfish paper (see
 `rtree_peers/workload.py`). The clients of both sides are connected all the time and search in
 turn; those of PostgreSQL use psycopg's prepared statements with binary results over a Unix socket.
 Hits are compared first: a side that finds another number ends the run. PostgreSQL's boxes overlap
@@ -32,6 +33,7 @@ SECONDS = {True: 0.3, False: 1.5}
 CHECKED = 300
 TOLERANCE = 1e-6
 PEER = "PostgreSQL box GiST"
+BLOCKING = "ours, blocking"
 ROWS_AT_ONCE = 20_000
 METRICS = (
     Metric("rate", "searches per second, all clients", "1/s"),
@@ -47,6 +49,8 @@ class Case:
     scale: str
     clients: int
     spins: bool = True
+    blocking: bool = False
+    """Our client without an event loop is measured, too."""
 
 
 CASES = (
@@ -54,7 +58,7 @@ CASES = (
     Case("served-1e-05-8-clients", "R7", "1e-05", 8),
     Case("served-0.01-2-clients", "R7", "0.01", 2),
     Case("served-0.01-8-clients", "R7", "0.01", 8),
-    Case("served-1e-05-8-clients-no-spin", "R8", "1e-05", 8, spins=False),
+    Case("served-1e-05-8-clients-no-spin", "R8", "1e-05", 8, spins=False, blocking=True),
 )
 
 
@@ -156,23 +160,44 @@ def run(
             return
         for case in cases:
             with our_server(folder, case.spins) as (url, our_pid):
-                ours = Clients("ours", "ours", url, case, SECONDS[quick])
-                theirs = Clients(PEER, "postgres", address, case, SECONDS[quick])
-                with ours.running(our_pid), theirs.running(pid):
-                    yield from measure(case, (ours, theirs), rounds, repeats)
+                seconds = SECONDS[quick]
+                sides = [
+                    (Clients("ours", "ours", url, case, seconds), our_pid),
+                    (Clients(PEER, "postgres", address, case, seconds), pid),
+                ]
+                if case.blocking:
+                    sides.append((Clients(BLOCKING, "ours-blocking", url, case, seconds), our_pid))
+                with ExitStack() as running:
+                    there = [running.enter_context(side.running(of)) for side, of in sides]
+                    yield from measure(case, there, rounds, repeats)
 
 
 def measure(case: Case, sides: Sequence[Clients], rounds: int, repeats: int) -> list[Row]:
-    ours, theirs = sides
+    """Compare ours (sides[0]) with PostgreSQL and, if it is there, with our blocking client.
+
+    That one is then compared with PostgreSQL as well, as a case of its own.
+    """
+    ours, theirs, *blocking = sides
     least, hits, most = ours.hits(), theirs.hits(), ours.hits(grow=1.01 * TOLERANCE)
     if not least <= hits <= most:
         raise RuntimeError(f"{case.name}: {least} hits ({most} within 1e-6), {PEER} has {hits}")
+    for side in blocking:
+        if (hits := side.hits()) != least:
+            raise RuntimeError(f"{case.name}: {least} hits, {side.name} has {hits}")
     done = _harness.take_turns(sides, rounds, repeats=repeats)
-    goals = {metric.key: case.goal if metric.key == "rate" else None for metric in METRICS}
-    rows: list[Row] = []
-    for metric in METRICS:
-        rows += _harness.compare(case.name, [goals[metric.key]], [metric], [PEER], done)
+    rows = list(_rows(case.name, case.goal, [side.name for side in sides[1:]], done))
+    if blocking:
+        turned = [attrs.evolve(one, samples=one.samples[::-1]) for one in done]
+        rows += _rows(f"{case.name}/blocking", case.goal, [PEER], turned)
     return rows
+
+
+def _rows(
+    case: str, goal: str, peers: Sequence[str], done: Sequence[_harness.Round]
+) -> Iterator[Row]:
+    for metric in METRICS:
+        goals = [goal if metric.key == "rate" and peer == PEER else None for peer in peers]
+        yield from _harness.compare(case, goals, [metric], peers, done)
 
 
 def fill(address: str, rects: np.ndarray) -> None:

@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 import numpy as np
 
+import catfish_app.blocking
 from benchmarks.rtree_peers import workload
 from catfish_app import RTreeClient
 
@@ -78,6 +79,15 @@ async def ours(address: str, windows: list[Window]) -> None:
         await obey(search, windows)
 
 
+async def ours_blocking(address: str, windows: list[Window]) -> None:
+    with catfish_app.blocking.connect(address, mode="server") as tree:
+        # It blocks, in the same loop as PostgreSQL's below, which has nothing else to do.
+        async def search(window: Window) -> int:
+            return len(tree.search(window))
+
+        await obey(search, windows)
+
+
 async def postgres(address: str, windows: list[Window]) -> None:
     psycopg: Any = importlib.import_module("psycopg")
     with psycopg.connect(address, autocommit=True) as connection:
@@ -94,7 +104,7 @@ async def postgres(address: str, windows: list[Window]) -> None:
 def main(kind: str, address: str, scale: str, seed: str) -> None:
     rows = workload.queries(scale, COUNT, seed=int(seed)).tolist()
     windows: list[Window] = [(row[0], row[1], row[2], row[3]) for row in rows]
-    run = {"ours": ours, "postgres": postgres}[kind]
+    run = {"ours": ours, "ours-blocking": ours_blocking, "postgres": postgres}[kind]
     uvloop = importlib.util.find_spec("uvloop") is not None
     anyio.run(run, address, windows, backend_options={"use_uvloop": uvloop})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,16 @@ class Loop:
         """An async client, and a function that calls its methods by their names."""
 
         @asynccontextmanager
-        async def connected() -> AsyncIterator[RTreeClient]:
+        async def connected() -> AsyncGenerator[RTreeClient]:
             async with await RTreeClient.connect(self.url, mode=mode) as client:  # type: ignore[arg-type]
                 yield client
 
         with self.portal.wrap_async_context_manager(connected()) as client:
-            yield lambda name, *args: self.portal.call(getattr(client, name), *args)
+
+            def ask(name: str, *args: Any) -> Any:
+                return self.portal.call(getattr(client, name), *args)
+
+            yield ask
 
 
 @contextmanager

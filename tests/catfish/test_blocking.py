@@ -19,6 +19,16 @@ from catfish_app import BusyError, RTree, TreeFull, blocking
 from tests.catfish._support import WAYS, boxes, meeting, sorted_ids
 from tests.catfish._threads import MAPPED, SOCKETS, served, serving
 
+
+def always(answer: bytes) -> Callable[[bytes], bytes]:
+    """A handler that answers all alike."""
+
+    def handle(request: bytes) -> bytes:
+        return answer
+
+    return handle
+
+
 EVERYTHING = (-1.0, -1.0, 3.0, 3.0)
 each_mode = pytest.mark.parametrize("mode", ["server", "client", "adaptive"])
 
@@ -35,7 +45,9 @@ class InTurn:
         self.paths.reverse()
         return self.paths[0]
 
-    def observe(self, path: l5.Path, latency_s: float, now: float, reads: int = 0) -> None:
+    def observe(
+        self, path: l5.Path, latency_s: float, now: float, reads: int = 0, requests: int = 1
+    ) -> None:
         self.observed.append((path, latency_s))
 
     def heartbeat(self, busy_share: float, sequence: int, now: float) -> None:
@@ -184,7 +196,7 @@ def test_pieces_that_end_within_an_id(cut: int, tmp_path: Path) -> None:
     answer = answer[: len(answer) - cut]
     url = f"l5+unix://{tmp_path}/odd.sock?transports=unix&segment=4097&credit=8192"
     ids: list[int] = []
-    with l5.blocking.serve(lambda request: answer, url), blocking.connect(url) as tree:
+    with l5.blocking.serve(always(answer), url), blocking.connect(url) as tree:
         with tree.search_iter(EVERYTHING) as pieces:
             try:
                 for piece in pieces:
@@ -260,7 +272,7 @@ def test_an_answer_that_makes_no_sense_is_an_error(
     call: Callable[[Any], Any], answer: bytes, tmp_path: Path
 ) -> None:
     url = f"l5+unix://{tmp_path}/liar.sock"
-    with l5.blocking.serve(lambda request: answer, url), blocking.connect(url) as tree:
+    with l5.blocking.serve(always(answer), url), blocking.connect(url) as tree:
         with pytest.raises(l5.RemoteProtocolError, match="makes no sense"):
             call(tree)
 
@@ -390,9 +402,9 @@ def test_memory_that_is_revoked(tmp_path: Path) -> None:
             assert adaptive.last_search is not None
             assert adaptive.last_search.path is l5.Path.CLIENT
             loop.portal.call(loop.server.server.revoke, "rtree")
-            for call in (direct.search, direct.count, lambda q: direct.search_many([q])):
+            for name, asked in (("search", EVERYTHING), ("search_many", [EVERYTHING])):
                 with pytest.raises(l5.RemoteAccessError):
-                    call(EVERYTHING)
+                    getattr(direct, name)(asked)
             assert len(adaptive.search(EVERYTHING)) == 300
             assert adaptive.statistics().reason
             assert adaptive.last_search.path is l5.Path.SERVER

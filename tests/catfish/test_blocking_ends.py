@@ -96,7 +96,9 @@ def test_threads_share_a_policy(tmp_path: Path) -> None:
             self.asked += 1
             return l5.Path.CLIENT if self.asked % 2 else l5.Path.SERVER
 
-        def observe(self, path: l5.Path, latency_s: float, now: float, reads: int = 0) -> None:
+        def observe(
+            self, path: l5.Path, latency_s: float, now: float, reads: int = 0, requests: int = 1
+        ) -> None:
             self.alone()
             self.told += 1
 
@@ -105,7 +107,7 @@ def test_threads_share_a_policy(tmp_path: Path) -> None:
 
     policy, switching = Careless(), sys.getswitchinterval()
     with serving(tmp_path, RTree.bulk(boxes(100), shared=True)) as loop:
-        with blocking.connect(loop.url, policy=policy) as client:  # type: ignore[arg-type]
+        with blocking.connect(loop.url, policy=policy) as client:
             sys.setswitchinterval(1e-6)
             try:
                 with ThreadPoolExecutor(4) as pool:
