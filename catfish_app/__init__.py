@@ -7,9 +7,10 @@
 
 How the package is laid out: `native/rt_*` is the tree in C and `_rtree` its Python type;
 `_wire` is the protocol, `native/service_*` answers it in C and `_handler` in Python; `_server` and
-`_client` are the two ends; `_load` reads files, `_snapshot` is the tree in a file, `_geo` the
-bridge to geopandas; `map` shows a tree to browsers, `_metrics` and `_monitor` what it does; `_cli`
-is the command ``catfish``; `demo` is ``python -m catfish_app.demo``.
+`_client` are the two ends, `blocking` is the client's without an event loop, and `_requests`,
+`_mapped` and `_ways` what both clients have in common; `_load` reads files, `_snapshot` is the tree
+in a file, `_geo` the bridge to geopandas; `map` shows a tree to browsers, `_metrics` and `_monitor`
+what it does; `_cli` is the command ``catfish``; `demo` is ``python -m catfish_app.demo``.
 """
 
 from importlib.util import find_spec
