@@ -119,14 +119,21 @@ class Connection(OpensRegions, WorksInPlace, anyio.abc.ObjectStream[bytes]):
                 raise self._explain(error) from None
             if type(reply) is bytes:
                 return reply
+            session = self._session
+            if type(reply) is int and session.short is not None:
+                request = note_sent(session, reply)
+                await session.hub.doze(session, request)
+                if request.reply is not None:
+                    return request.reply
+                return await self._await_answer(request, spun=session.ring is not None)
             return await self._request_on(payload, reply)
         return await self._request_until(payload, deadline)
 
     async def _request_on(self, payload: Buffer, started: Any) -> bytes:
         session = self._session
         if type(started) is int:
-            request = note_sent(session, started)
-            return await self._await_answer(request, spun=session.ring is not None)
+            request = session.requests.open(started, Waiter(), sent=True)
+            return await self._await_answer(request)
         if started is None:
             return await self._request_anew(_transmit.as_bytes_view(payload), 0)
         await session.hub.breathe()

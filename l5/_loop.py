@@ -149,6 +149,10 @@ class Descriptor:
         """
         raise NotImplementedError
 
+    def readable(self) -> Awaitable[object]:
+        """Do what `wait_readable` does, to be awaited at once; closed meanwhile, it returns."""
+        return self.wait_readable()
+
     def close(self) -> None:
         """Unregister and wake who waits; may be called twice, and after the loop has ended."""
         raise NotImplementedError
@@ -172,36 +176,36 @@ class _AsyncioDescriptor(Descriptor):
         self._fd = fd
         self._loop = asyncio.get_running_loop()
         self._collects_first = isinstance(self._loop, asyncio.BaseEventLoop)
-        self._waiter: asyncio.Future[bool] | None = None
+        self._waiter: asyncio.Future[bool] | None = None  # done: nobody waits
         self._registered = False
         self._ignore_next = False
         self._closed = False
 
     async def wait_readable(self) -> None:
+        if not await self.readable():
+            raise anyio.ClosedResourceError
+
+    def readable(self) -> asyncio.Future[bool]:
         if self._closed:
             raise anyio.ClosedResourceError
-        if self._waiter is not None:
+        if self._waiter is not None and not self._waiter.done():
             raise anyio.BusyResourceError("waiting for")
         if not self._registered:
             self._loop.add_reader(self._fd, self._on_readable)
             self._registered = True
             self._ignore_next = False
         waiter = self._waiter = self._loop.create_future()
-        try:
-            sound = await waiter
-        finally:
-            self._waiter = None
-        if not sound:
-            raise anyio.ClosedResourceError
+        return waiter
 
     def _on_readable(self) -> None:
+        waiter = self._waiter
         if self._ignore_next:
             self._ignore_next = False
-        elif self._waiter is None:
+        elif waiter is None or waiter.done():
             self._loop.remove_reader(self._fd)
             self._registered = False
-        elif not self._waiter.done():
-            self._waiter.set_result(True)
+        else:
+            waiter.set_result(True)
             self._ignore_next = self._collects_first
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ._wait import Waiter
 
 DEADLINE_TYPE = "DeadlineExceeded"
-_NO_PIECES: deque[bytes] = deque(maxlen=0)
+NO_PIECES: deque[bytes] = deque(maxlen=0)
 """Of all requests that are not streamed."""
 
 
@@ -44,7 +44,7 @@ class Request:
         self.id: int = id
         self.waiter: Waiter = waiter
         self.streaming: bool = streaming
-        self.pieces: deque[bytes] = deque() if streaming else _NO_PIECES
+        self.pieces: deque[bytes] = deque() if streaming else NO_PIECES
 
     def result(self) -> bytes:
         """Return the answer of a request that is done, or raise what came instead."""
@@ -71,10 +71,13 @@ class RequestTable:
         self, id: int, waiter: Waiter, *, streaming: bool = False, sent: bool = False
     ) -> Request:
         """Note a request that has just been sent, or is about to be."""
-        request = Request(id, waiter, streaming)
+        return self.note(Request(id, waiter, streaming), sent=sent)
+
+    def note(self, request: Request, *, sent: bool = False) -> Request:
+        """Do what `open` does, with a request that is there already."""
         if self.watch is not None:
             request.begun_ns = self.watch.begun_ns if sent else self.watch.begin()
-        self._requests[id] = request
+        self._requests[request.id] = request
         return request
 
     def forget(self, request: Request) -> None:

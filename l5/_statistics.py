@@ -165,8 +165,8 @@ def loop_statistics_of(hub: Hub) -> LoopStatistics:
         spun_ns=poller.spun_total_ns if poller else 0,
         yields=poller.yields if poller else 0,
         yielded_ns=poller.yielded_total_ns if poller else 0,
-        sleeps=hub.sleeps,
-        slept_ns=hub.slept_ns,
+        sleeps=hub.sleeps + (poller.rests if poller else 0),
+        slept_ns=hub.slept_ns + (poller.rested_ns if poller else 0),
         number=hub.__dict__.setdefault("number", next(_hub_numbers)),
         blocking=hub.blocking,
     )

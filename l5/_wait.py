@@ -26,30 +26,30 @@ import anyio
 
 from . import native
 from ._cpu import may_spin
+from ._doze import SHORTCUTS_MAX, Dozing
 from ._errands import Errands
 from ._loop import Descriptor, checkpoint, current_loop_token, loop_checkpoint
 from ._statistics import HubCounters
 from ._unwoken import NAP_S, PARKS_MAX, Unwoken
-from ._waiter import AnswerWaiter, Endpoint, Waiter, WaitEvent, is_for, left_to_leader, rang_for
+from ._waiter import Endpoint, Waiter, WaitEvent, is_for, left_to_leader, rang_for
 from ._watch import READABLE, WRITABLE, Watcher, make_bell, make_watcher
 
 if TYPE_CHECKING:
     from ._fast import Poller
 
-__all__ = ["AnswerWaiter", "Hub", "WaitEvent", "Waiter", "current_hub"]
+__all__ = ["Hub", "WaitEvent", "Waiter", "current_hub"]
 
 STREAK_MAX = 64  # messages before the event loop must run
 LOOK_EVERY_NS = 50_000
 """Between two looks at the descriptors while rings are busy: some tasks may breathe in one turn."""
 HERE_TURNS = 2
-SHORTCUTS_MAX = 16  # wake-ups in a row at which only the driver's own ring is looked at
 TURN_MIN = 4
 """Frames of one connection that are taken at once, however many connections have some."""
 
 _BELL_MESSAGE = (1).to_bytes(8, "little")
 
 
-class Hub(HubCounters, Unwoken, Errands):
+class Hub(HubCounters, Unwoken, Errands, Dozing):
     """All connections of one event loop; use `current_hub`."""
 
     lanes: bool = hasattr(select, "epoll")
@@ -65,7 +65,6 @@ class Hub(HubCounters, Unwoken, Errands):
         self._unarmed: set[Endpoint] = set()
         self._parked: dict[Waiter, None] = {}
         self._driver: Waiter | None = None
-        self._shortcuts: int = 0
         self._looked_ns: int = 0
         self._checkpoint: Callable[[], Awaitable[None]] = checkpoint
         self.streak: int = 0

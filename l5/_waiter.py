@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ._requests import NO_PIECES, Request
+
 if TYPE_CHECKING:
-    from ._requests import Request
     from ._wait import Hub
 
 __all__ = [
-    "AnswerWaiter",
     "Endpoint",
-    "LaneWaiter",
+    "OwnRequest",
     "WaitEvent",
     "Waiter",
     "is_for",
@@ -86,16 +87,34 @@ class Waiter:
         return None
 
 
-class AnswerWaiter(Waiter):
-    """Waits for the answer to one request on a ring, and takes it there when the bell rings."""
+class OwnRequest(Request):
+    """A request that a hot call has sent, and its own `Waiter`: one object, as most are no more.
 
-    __slots__ = ("id", "session")
+    When it is woken, who waits takes the answer from the ring, or reads it, itself.
+    """
+
+    # Defaults of the class, as those of `Request`: a usual request never changes most of them.
+    ready: bool = False
+    event: WaitEvent | None = None
+    asleep_in: Hub | None = None
+    server: object = None
+    streaming: bool = False
+    pieces: deque[bytes] = NO_PIECES
 
     def __init__(self, session: Any, id: int) -> None:
-        self.ready = False
-        self.event = self.asleep_in = self.server = None
         self.session: Any = session
-        self.id: int = id
+        self.id = id
+
+    @property
+    def waiter(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Itself."""
+        return self
+
+    wake = Waiter.wake
+
+
+class RingRequest(OwnRequest):
+    """Over a ring."""
 
     def collect(self) -> object:
         """See `Waiter.collect`; whether the answer was there, `ready` tells."""
@@ -114,16 +133,8 @@ class AnswerWaiter(Waiter):
         return session
 
 
-class LaneWaiter(Waiter):
-    """Waits for the answer to one request on a plain socket, and reads it when it is woken."""
-
-    __slots__ = ("id", "session")
-
-    def __init__(self, session: Any, id: int) -> None:
-        self.ready = False
-        self.event = self.asleep_in = self.server = None
-        self.session: Any = session
-        self.id: int = id  # not the request, which refers to us: both would wait for the collector
+class LaneRequest(OwnRequest):
+    """Over a plain socket."""
 
     def collect(self) -> object:
         """See `Waiter.collect`; whatever else came, the session has been told of."""
@@ -143,12 +154,11 @@ class LaneWaiter(Waiter):
         return None
 
 
-def note_sent(session: Any, id: int) -> Request:
-    """Note a request that a hot call has sent, with what waits for its answer."""
-    if session.lane is not None:
-        return session.requests.open(id, LaneWaiter(session, id), sent=True)
-    waiter = Waiter() if session.ring is None or session.tap else AnswerWaiter(session, id)
-    return session.requests.open(id, waiter, sent=True)
+def note_sent(session: Any, id: int) -> OwnRequest:
+    """Note a request that a hot call of a ring or lane has sent, with what waits for its answer."""
+    request = (LaneRequest if session.ring is None else RingRequest)(session, id)
+    session.requests.note(request, sent=True)
+    return request
 
 
 def is_for(server: object, endpoint: Any) -> bool:

@@ -1,4 +1,4 @@
-/* Inside the part of the core that knows Python: `_fast.c`, `_ring.c`, `_ring_hot.c`, `_ring_sleep.c`, `_slot.c`,
+/* Inside the part of the core that knows Python: `_fast.c`, `_ring.c`, `_ring_hot.c`, `_ring_{rest,sleep}.c`, `_slot.c`,
  * `_poller*.c`, `_serve.c`, `_members.c`, `_memory.c`, `_beat.c`, `_spot.c`, `_lane*.c`.
  *
  * Only these files include Python.h.  They are compiled into the module that cffi builds;
@@ -161,6 +161,8 @@ struct Poller {
     uint64_t kernel_waits;     /* and what was waited for before the first */
     uint64_t turns;            /* how often a spin let go of the GIL */
     uint64_t budget_ns;
+    uint64_t rest_ns;      /* when its loop went to sleep over one ring: _ring_rest.c */
+    uint64_t rests, rested_ns; /* how often it did, and for how long */
     int yield_only;        /* one CPU, or a small quota: spinning would take the peer's time */
     int shared;            /* see enum sharing */
     unsigned long thread;
@@ -210,6 +212,7 @@ int l5_ring_send_frame(Ring *self, int kind, int flags, uint64_t id, const Py_bu
 int l5_ring_send_bytes(Ring *self, int kind, int flags, uint64_t id, const void *bytes, Py_ssize_t size);
 void l5_ring_data_taken(Ring *self, uint64_t size);
 void l5_ring_data_arrived(Ring *self, uint64_t size);
+int l5_ring_take_bell(Ring *self);
 PyObject *l5_ring_hush(Ring *self, PyObject *ignored);
 PyObject *l5_ring_collect(Ring *self, PyObject *id);
 PyObject *l5_ring_answers(Ring *self, PyObject *limit);
@@ -218,7 +221,11 @@ PyObject *l5_ring_send(Ring *self, PyObject *payload);
 PyObject *l5_ring_receive(Ring *self, PyObject *const *args, Py_ssize_t count);
 PyObject *l5_ring_receive_into(Ring *self, PyObject *const *args, Py_ssize_t count);
 PyObject *l5_ring_take_data(Ring *self, const struct l5_frame *frame);
-int l5_ring_take_bell(Ring *self);
+
+/* _ring_rest.c */
+void l5_poller_rested(Poller *self);
+PyObject *l5_ring_rest(Ring *self, PyObject *ignored);
+PyObject *l5_ring_rested(Ring *self, PyObject *id);
 
 /* _ring_watch.c */
 PyObject *l5_ring_watch(Ring *self, PyObject *on);
@@ -271,6 +278,7 @@ PyObject *l5_poller_add_spot(Poller *self, PyObject *const *args, Py_ssize_t cou
 PyObject *l5_poller_remove_spot(Poller *self, PyObject *spot);
 void l5_poller_drop_spot(Poller *self, Spot *spot);
 
+/* _poller.c */
 void l5_note_handled(Poller *self);
 void l5_poller_breathe(Poller *self);
 

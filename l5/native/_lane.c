@@ -197,6 +197,8 @@ PyDoc_STRVAR(carry_doc,
 static PyMethodDef lane_methods[] = {
     {"request", (PyCFunction)l5_lane_request, METH_O, request_doc},
     {"collect", (PyCFunction)l5_lane_collect, METH_O, collect_doc},
+    {"rest", (PyCFunction)l5_lane_rest, METH_NOARGS, "Tell whether nothing but an answer is waited for: sleep now"},
+    {"rested", (PyCFunction)l5_lane_rested, METH_O, "(After `rest` and sleeping) count it, and collect the answer to this id"},
     {"take_rest", (PyCFunction)lane_take_rest, METH_NOARGS, "What was read and not handled, or None."},
     {"carry", (PyCFunction)lane_carry, METH_O, carry_doc},
     {"take_carried", (PyCFunction)lane_take_carried, METH_NOARGS, "The frame of `carry`, or b''; it is the caller's."},

@@ -61,6 +61,8 @@ int l5_lane_give(Lane *self, int kind, uint64_t id, PyObject *payload);
 int l5_lane_next(Lane *self, uint64_t *id, PyObject **payload);
 PyObject *l5_lane_request(Lane *self, PyObject *payload);
 PyObject *l5_lane_collect(Lane *self, PyObject *id);
+PyObject *l5_lane_rest(Lane *self, PyObject *ignored);
+PyObject *l5_lane_rested(Lane *self, PyObject *id);
 
 /* _lanes.c */
 void l5_poller_drop_lane(Poller *self, Lane *lane);

@@ -135,6 +135,25 @@ PyObject *l5_lane_collect(Lane *self, PyObject *wanted)
     return reply;
 }
 
+/* The two calls of a usual sleep, as those of a ring: see _ring_rest.c.  A socket needs no arming. */
+PyObject *l5_lane_rest(Lane *self, PyObject *Py_UNUSED(ignored))
+{
+    self->calls++;
+    if (!self->poller || self->fd < 0 || self->held || self->unsent || self->aside || self->queued ||
+        self->partials || self->server || self->credit_owed || self->thread != PyThread_get_thread_ident())
+        Py_RETURN_FALSE;
+    self->poller->rest_ns = l5_now_ns();
+    Py_RETURN_TRUE;
+}
+
+PyObject *l5_lane_rested(Lane *self, PyObject *id)
+{
+    if (!self->poller || self->poller->spinning) /* closed meanwhile */
+        Py_RETURN_NONE;
+    l5_poller_rested(self->poller);
+    return l5_lane_collect(self, id);
+}
+
 /* Note how much of what was read has been taken; `data` is of the rest, or of a buffer that ends. */
 static int taken(Lane *self, const uint8_t *data, size_t used, size_t bytes)
 {

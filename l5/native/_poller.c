@@ -304,6 +304,8 @@ static PyMemberDef poller_members[] = {
     {"yields", T_ULONGLONG, offsetof(Poller, yields), READONLY, "how often it yielded instead"},
     {"moves", T_ULONGLONG, offsetof(Poller, moves), READONLY, "how often it left its server's CPU"},
     {"turns", T_ULONGLONG, offsetof(Poller, turns), READONLY, "how often a spin let go of the GIL"},
+    {"rests", T_ULONGLONG, offsetof(Poller, rests), READONLY, "how often the loop slept over one ring alone"},
+    {"rested_ns", T_ULONGLONG, offsetof(Poller, rested_ns), READONLY, "for how long"},
     {"crowd", T_UINT, offsetof(Poller, crowd), READONLY, "clients of the same server, as that says"},
     {NULL, 0, 0, 0, NULL},
 };

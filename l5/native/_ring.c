@@ -360,6 +360,8 @@ static PyMethodDef ring_methods[] = {
     {"arm", (PyCFunction)ring_arm, METH_O, "arm(space): False when there is something to do already"},
     {"hush", (PyCFunction)l5_ring_hush, METH_NOARGS, "True: the bell had rung, and is silent again; None: not; False: ended"},
     {"collect", (PyCFunction)l5_ring_collect, METH_O, "(After sleeping) silence the bell, take the answer to this id if it is next"},
+    {"rest", (PyCFunction)l5_ring_rest, METH_NOARGS, "Arm, if nothing but an answer is waited for; tell whether to sleep now"},
+    {"rested", (PyCFunction)l5_ring_rested, METH_O, "(After `rest` and sleeping) count it, and collect the answer to this id"},
     {"answers", (PyCFunction)l5_ring_answers, METH_O, "answers(limit) -> [(id, bytes)]: the whole answers that come first"},
     {"await_answer", (PyCFunction)(void (*)(void))l5_ring_await_answer, METH_FASTCALL, l5_await_answer_doc},
     {"await_data", (PyCFunction)(void (*)(void))l5_ring_await_data, METH_FASTCALL, l5_await_data_doc},

@@ -13,8 +13,8 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 SOURCES = (
-    *("_fast.c", "_ring.c", "_ring_hot.c", "_ring_many.c", "_ring_sleep.c", "_ring_watch.c"),
-    "_slot.c",
+    *("_fast.c", "_ring.c", "_ring_hot.c", "_ring_many.c", "_ring_rest.c", "_ring_sleep.c"),
+    *("_ring_watch.c", "_slot.c"),
     *("_poller.c", "_poller_wait.c", "_poller_gil.c", "_serve.c", "_members.c"),
     *("_memory.c", "_beat.c", "_spot.c", "_policy.c", "_policy_calls.c", "_adaptive.c"),
     *("mailbox.c", "_lane.c", "_lane_hot.c", "_lanes.c", "stream.c"),
