@@ -27,7 +27,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from .._frames import Kind
-from .._requests import _NO_PIECES, Request  # pyright: ignore[reportPrivateUsage]
+from .._requests import NO_PIECES, Request  # pyright: ignore[reportPrivateUsage]
 from .._wait import Waiter
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Asked(Sleeper, Request):
     """A request and who waits for its answer, in one."""
 
     streaming: bool = False
-    pieces = _NO_PIECES
+    pieces = NO_PIECES
 
     def __init__(self, id: int) -> None:
         self.id = id
