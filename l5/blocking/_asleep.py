@@ -6,6 +6,7 @@ Then all of it is one call into C (`native/_ring_sleep.c`), made with the lock, 
 while it sleeps.  To everybody else the thread is the one that drives the engine and sleeps there:
 
     hub._driver = who waits, asleep_in = the hub       others park behind it, and may wake it
+    hub.flat = the thread                              handlers of its signals must not wait for it
     the session is among hub._unarmed, or is armed     else a wake-up would be lost
 
 When anything else woke it, or comes first, or the time is over, the call returns without what was
@@ -14,7 +15,7 @@ goes on with it as if it had just begun to wait: it looks at everything anew.  S
 treated here.
 
 Exceptions of signal handlers come where Python looks for signals, which is in calls: the engine's
-state is changed by plain stores before and after, and `rise` may be repeated.
+state is changed by plain stores before and after, and what follows may be repeated.
 """
 
 from __future__ import annotations
@@ -50,8 +51,6 @@ class Sleeper(Waiter):
     event: WaitEvent | None = None
     asleep_in: Hub | None = None
     server: object = None
-    lies: bool = False
-    """It is the driver, asleep; or `rise` has not been done yet."""
 
     def __init__(self) -> None:
         pass
@@ -96,63 +95,36 @@ def milliseconds(expires: float | None) -> int:
     return max(0, min(math.ceil((expires - monotonic()) * 1000), LONGEST_SLEEP_MS))
 
 
-def lie_down(hub: BlockingHub, session: Session, sleeper: Sleeper) -> bool:
-    """(With the lock) become the driver that is about to sleep, if nothing stands against it."""
-    unarmed = hub._unarmed
-    if (
-        hub._driver is not None
-        or session._control
-        or session.strict
-        or session.senders
-        or session.state != "OPEN"
-        or session.leaving is not None
-        or session.window.credit_owed
-        or len(unarmed) > (session in unarmed)
-        or hub.inside
-        or (me := _get_ident()) in hub._callers
-    ):
-        return False
-    sleeper.lies = True
-    hub._callers.add(me)
-    hub._driver = sleeper
-    sleeper.asleep_in = hub  # from here on whoever wakes it rings the hub's bell
-    unarmed.discard(session)
-    return True
-
-
-def rise(hub: BlockingHub, session: Session, sleeper: Sleeper) -> None:
-    """(With the lock) drive no more; may be repeated where it was interrupted."""
-    if not sleeper.lies:
-        return
-    sleeper.asleep_in = None
-    if hub._driver is sleeper:
-        hub._driver = None
-    if session.state == "OPEN":
-        hub._unarmed.add(session)  # its bell may have been silenced
-    hub._callers.discard(_get_ident())
-    if hub._parked:
-        hub._hand_over()
-    if not hub._endpoints:
-        hub._close_if_unused()
-    sleeper.lies = False
-
-
 def answer_to(
     request: Asked, hub: BlockingHub, session: Session, sleep: Sleep, expires: float | None
 ) -> bytes | None:
     """(With the lock, which is let go) sleep for the answer; None: the engine is to go on.
 
-    Whatever it raises, `give_up` comes next.
+    To be called with the lock still held since the hot call sent the request: so the session is
+    open, nobody waits for room, and the engine is not at work.  If it raises, `give_up` is next.
     """
-    if not lie_down(hub, session, request):
+    unarmed, me = hub._unarmed, _get_ident()
+    if (
+        hub._driver is not None
+        or session._control
+        or len(unarmed) > (session in unarmed)
+        or hub.flat
+        or me in hub._callers
+    ):
         return None
+    unarmed.discard(session)
+    # No calls between these, and none between those below: signals are looked for in calls.
+    hub.flat, hub._driver, request.asleep_in = me, request, hub
     reply = sleep(-1 if expires is None else milliseconds(expires), request.id)
-    rise(hub, session, request)
-    _count(hub, session)
+    hub.flat, hub._driver, request.asleep_in = 0, None, None
+    unarmed.add(session)
+    if hub._parked or not hub._endpoints:
+        _hand_over(hub)
     if reply is not None:
         session.requests.complete(request.id, reply)
         if session.patient:
             session.wake_patient()
+    _count(hub, session)
     return reply
 
 
@@ -161,18 +133,49 @@ def message(hub: BlockingHub, session: Session, sleep: Sleep, expires: float | N
 
     None: the engine is to go on; so it is after an exception, for which all has been put back.
     """
+    unarmed, me = hub._unarmed, _get_ident()
+    if (
+        hub._driver is not None
+        or session._control
+        or session.senders
+        or session.state != "OPEN"
+        or session.leaving is not None
+        or session.peer_done
+        or len(unarmed) > (session in unarmed)
+        or hub.inside
+        or hub.flat
+        or me in hub._callers
+    ):
+        return None
     sleeper = Sleeper()
     try:
-        if session.peer_done or not lie_down(hub, session, sleeper):
-            return None
-        session.receiver = sleeper
+        unarmed.discard(session)
+        hub.flat, hub._driver, sleeper.asleep_in, session.receiver = me, sleeper, hub, sleeper
         found = sleep(-1 if expires is None else milliseconds(expires))
-    finally:
-        if session.receiver is sleeper:
-            session.receiver = None
-        rise(hub, session, sleeper)
+        _rise(hub, session, sleeper)
+    except BaseException:
+        _rise(hub, session, sleeper)
+        raise
     _count(hub, session)
     return found
+
+
+def _rise(hub: BlockingHub, session: Session, sleeper: Sleeper) -> None:
+    """(With the lock) drive no more, if need be; may be repeated where it was interrupted."""
+    if hub._driver is sleeper:
+        hub.flat, hub._driver, sleeper.asleep_in = 0, None, None
+    if session.receiver is sleeper:
+        session.receiver = None
+    if session.state == "OPEN":
+        hub._unarmed.add(session)  # its bell may have been silenced; armed twice does no harm
+    _hand_over(hub)
+
+
+def _hand_over(hub: BlockingHub) -> None:
+    if hub._parked:
+        hub._hand_over()
+    if not hub._endpoints:
+        hub._close_if_unused()
 
 
 def _count(hub: BlockingHub, session: Session) -> None:
@@ -188,10 +191,10 @@ def _count(hub: BlockingHub, session: Session) -> None:
 def give_up(request: Asked, hub: BlockingHub, session: Session) -> None:
     """(With the lock) undo what an exception of a signal's handler interrupted."""
     ring = session.ring
-    rise(hub, session, request)
+    _rise(hub, session, request)
     if ring is not None and ring.taken == request.id:  # its answer was lost on the way up
         request.done = True
-        session.requests._requests.pop(request.id, None)  # pyright: ignore[reportPrivateUsage]
+        session.requests._requests.pop(request.id, None)
     elif session.requests.abandon(request):
         session.post(Kind.CANCEL, 0, request.id)
 
@@ -206,8 +209,9 @@ def receive(connection: Connection, ring: Any, expires: float | None) -> bytes |
                 return None
             try:
                 found = ring.receive(True)
-                if found is None:
-                    found = message(connection._hub, session, connection._sleep_for_data, expires)
+                sleep = connection._sleep_for_data
+                if found is None and sleep is not None:
+                    found = message(connection._hub, session, sleep, expires)
             except BaseException as error:
                 if ring.last is not None:  # taken, when a signal's handler raised
                     found = ring.last

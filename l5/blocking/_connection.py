@@ -81,7 +81,8 @@ class Connection(OpensRegions):
         self._engine = _Engine(self._session)
         self._lock = self._hub.lock
         self._ring = ring
-        if ring is not None:
+        self._sleep_for_answer = self._sleep_for_data = None
+        if ring is not None and not options.strict:
             self._sleep_for_answer, self._sleep_for_data = _asleep.sleeps_of(self._hub, ring)
         self._fast_request: Callable[[Any], Any] = ring.request if ring else self._start_request
         self._fast_send: Callable[[Any], Any] = ring.send if ring else _not_sent
@@ -200,8 +201,8 @@ class Connection(OpensRegions):
                 if reply is not None:
                     session = self._session
                     request = _asleep.note(session, reply)
-                    if self._ring is not None:
-                        sleep = self._sleep_for_answer
+                    sleep = self._sleep_for_answer
+                    if sleep is not None:
                         reply = _asleep.answer_to(request, self._hub, session, sleep, expires)
                         if reply is not None:
                             return reply

@@ -146,6 +146,8 @@ class BlockingHub(Hub):
         self._inside = False
         self._callers: set[int] = set()
         """Threads that are in a call: a signal handler in one of them must not wait for it."""
+        self.flat: int = 0
+        """The thread that sleeps without the engine (`_asleep`); such a one is in a call, too."""
         self._call = _NOBODY
         self._woken_by: list[tuple[int, int]] = []
         self._slept_on: Watcher | None = None
@@ -172,7 +174,7 @@ class BlockingHub(Hub):
         """
         call = Call(expires)
         me = threading.get_ident()
-        if me in self._callers:
+        if me in self._callers or me == self.flat:
             steps.close()
             raise busy()
         try:
@@ -194,7 +196,8 @@ class BlockingHub(Hub):
 
     def calls_here(self) -> bool:
         """Tell whether the calling thread is in a call already: a signal handler came in."""
-        return threading.get_ident() in self._callers
+        me = threading.get_ident()
+        return me in self._callers or me == self.flat
 
     def _advance(self, call: Call, steps: Coroutine[Any, Any, Any]) -> None:
         """(With the lock) go on until the engine is done or wants to wait."""
@@ -335,6 +338,7 @@ class BlockingHub(Hub):
         """(After fork, in the child) let go of what other threads of the parent hold."""
         self.lock._at_fork_reinit()  # type: ignore[attr-defined]
         self._inside = False
+        self.flat = 0
         self._callers.clear()
         self.drop_in_child()
 

@@ -38,13 +38,22 @@ static enum woken wait_for_bell(int watcher, int bell, int timeout_ms)
     return ELSE;
 }
 
+static PyObject *acquire_word, *release_word; /* strong, made once */
+
+static PyObject *call(PyObject *lock, PyObject **word, const char *name)
+{
+    if (!*word && !(*word = PyUnicode_InternFromString(name)))
+        return NULL;
+    return PyObject_CallMethodNoArgs(lock, *word);
+}
+
 /* Take the lock again, whatever signal's handlers raise meanwhile: the last of their errors is kept. */
 static void lock_again(PyObject *lock)
 {
     PyObject *type, *value, *traceback, *done;
 
     PyErr_Fetch(&type, &value, &traceback);
-    while (!(done = PyObject_CallMethod(lock, "acquire", NULL))) {
+    while (!(done = call(lock, &acquire_word, "acquire"))) {
         Py_XDECREF(type);
         Py_XDECREF(value);
         Py_XDECREF(traceback);
@@ -59,7 +68,7 @@ static enum woken rest(Ring *self, PyObject *lock, int watcher, int timeout_ms)
 {
     int bell = self->channel.bell;
     uint64_t begun = l5_now_ns();
-    PyObject *done = PyObject_CallMethod(lock, "release", NULL);
+    PyObject *done = call(lock, &release_word, "release");
     enum woken woken;
 
     if (!done)
@@ -91,7 +100,7 @@ static enum woken arm_and_rest(Ring *self, PyObject *const *args)
     if (PyErr_Occurred() || !l5_ring_ready(self))
         return INTERRUPTED;
     self->slept_ns = 0;
-    if (!self->poller || self->shared == LOCKED_INSIDE || self->partials)
+    if (!self->poller || self->shared == LOCKED_INSIDE || self->partials || self->credit_owed)
         return ELSE;
     if (l5_channel_arm(&self->channel, L5_ARM_DATA)) {
         l5_poller_stir(self);
