@@ -90,11 +90,11 @@ static inline double way_next_s(const Way *self)
 
 static inline int way_is_due(const Way *self, double now, double explore, const Way *other)
 {
-    double takes = self->mean;
+    double takes = self->mean, usual = way_takes_s(other);
     int after = TRIED_AFTER;
 
-    if (self->count >= CLEAR_AFTER && other->count && self->floor > other->mean)
-        takes *= self->floor >= other->mean * CLEAR ? CLEAR : self->floor / other->mean;
+    if (self->count >= CLEAR_AFTER && other->count && self->floor > usual)
+        takes *= self->floor >= usual * CLEAR ? CLEAR : self->floor / usual;
     if (self->count < KNOWN) {
         takes /= (double)KNOWN;
         after /= KNOWN;

@@ -88,6 +88,24 @@ def test_what_is_clearly_slower_is_tried_an_eighth_as_often_at_least(make: Any) 
     assert asked(policy, 6_000, 0.02, 0.020055, 13.0, step_s=1e-3).count("C") == 3
 
 
+def test_a_server_that_is_held_back_is_not_clearly_faster(make: Any) -> None:
+    """One answer in 41 takes 10 ms, all of a window 0.29 or 0.35: 0.3 is not clearly more."""
+    policy = make()
+    policy.choose(0.0)
+    policy.observe(S, 1e-4, 0.0)
+    tried: list[float] = []
+    for number in range(4100):
+        now = number * 2.5e-4
+        if policy.choose(now) is C:
+            tried.append(now)
+            policy.observe(C, 3e-4, now)
+        else:
+            policy.observe(S, 1e-2 if number % 41 == 40 else 1e-4, now)
+    assert policy.server_s * 1.5 < 3e-4  # without outliers
+    known = [after - before for before, after in itertools.pairwise(tried[9:])]
+    assert min(known) > 0.03 and max(known) < 0.033  # by the average alone 0.08
+
+
 def test_what_is_longer_only_now_is_no_reason_while_the_server_has_time(make: Any) -> None:
     """Empty, the server's way is the shorter one; that it takes twice as long may be our doing."""
     policy = make()
