@@ -47,6 +47,9 @@ PRICE = 2.0
 """A busy server is left where the client's own way takes less than so many times as long: each
 request that waits there makes others wait as well.  And of several requests the server may have one
 where that takes less than so many times as long as here."""
+CLEAR, CLEAR_AFTER = 8.0, 2
+"""While the server is not busy, the client's way is tried as many times more rarely as it is slower
+at its best, at most so many, if so many latencies say so: the first may have filled caches."""
 RETURN_MAX, RETURN_PAYS = 2.0, 1.2
 SHARE_MIN, SHARE_MAX = 1e-4, 0.99
 WINDOW = 4.0
@@ -63,6 +66,7 @@ class AdaptiveModel:
 
     __slots__ = (
         "_better",
+        "_busy",
         "_client",
         "_count",
         "_credit",
@@ -114,6 +118,7 @@ class AdaptiveModel:
         self._client.forget()
         self.server_share: float = 1.0
         self.busy_rounds: int = 0
+        self._busy = False  # what the server said last
         self._until_first = FIRST
         self._due = _INFINITY
         self.lends: bool = True
@@ -186,11 +191,11 @@ class AdaptiveModel:
         if client.outstanding and now - client.moved_at > self.stale_s:
             client.outstanding = 0
         if client.count and self._is_shorter():
-            if server.is_due(now, self._explore, client):
+            if server.is_due(now, self._explore):
                 return _SERVER
             return _SERVER if self._may_have_one() else _CLIENT
         if self._keeps_all():
-            return _SERVER if server.is_due(now, self._explore, client) else _CLIENT
+            return _SERVER if server.is_due(now, self._explore) else _CLIENT
         credit = self._credit + self.server_share
         if credit < 1.0:
             self._credit = credit
@@ -203,7 +208,16 @@ class AdaptiveModel:
             return _SERVER if client.outstanding else _CLIENT
         if server.outstanding and self._has_enough(now):
             return _CLIENT
-        return _CLIENT if client.is_due(now, self._explore, server) else _SERVER
+        return _CLIENT if client.is_due(now, self._explore / self._clearness()) else _SERVER
+
+    def _clearness(self) -> float:
+        """Return how many times slower the client's way is at its best; 1 where that may change."""
+        server, client = self._server, self._client
+        if client.count < CLEAR_AFTER or not server.count or self._busy:
+            return 1.0
+        if not (client.mean > server.mean and client.floor > server.floor):
+            return 1.0
+        return CLEAR if client.floor >= server.floor * CLEAR else client.floor / server.floor
 
     def _is_shorter(self) -> bool:
         """Tell whether the client's way is, whatever the server says."""
@@ -310,7 +324,8 @@ class AdaptiveModel:
         self._wake(now)
         self._sequence = sequence
         self._due = now + 2.0 * self.interval_s
-        if not busy_share > self.threshold:
+        self._busy = busy_share > self.threshold
+        if not self._busy:
             more = RETURN_MAX
             if busy_share * RETURN_MAX > self.threshold:
                 more = self.threshold / busy_share

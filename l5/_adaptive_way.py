@@ -19,10 +19,6 @@ what the time since the last one is of a second, at most the 256th.  So it is no
 processes that were not running for a while, and after some seconds follows what has changed."""
 TRIED_AFTER = 32
 """Requests that go the other way before one is tried, however seldom there is a request."""
-CLEAR, CLEAR_AFTER = 8.0, 2
-"""A way that takes longer at its best than the other one on average is tried as much more rarely,
-at most eight times, if so many latencies say so: the first one may have filled caches.  What waits
-for the end of a period counts: a server that is held back is not clearly faster."""
 
 
 class Way:
@@ -99,11 +95,9 @@ class Way:
         """Return what one more request will take, where those under way wait for each other."""
         return self.takes_s() * (self.outstanding + 1) / self.load
 
-    def is_due(self, now: float, explore: float, other: Way) -> bool:
+    def is_due(self, now: float, explore: float) -> bool:
         """Tell whether it may be tried, unused for so long that what it takes is little of that."""
-        takes, after, usual = self.mean, TRIED_AFTER, other.takes_s()
-        if self.count >= CLEAR_AFTER and other.count and self.floor > usual:
-            takes *= CLEAR if self.floor >= usual * CLEAR else self.floor / usual
+        takes, after = self.mean, TRIED_AFTER
         if self.count < KNOWN:
             takes, after = takes / KNOWN, after // KNOWN
         return (

@@ -22,9 +22,9 @@
 #include "_adaptive_windows.h"
 
 enum { SERVER = 0, CLIENT = 1 };
-enum { FIRST = 64 };
+enum { FIRST = 64, CLEAR_AFTER = 2 };
 
-static const double MUCH = 4.0, PRICE = 2.0, WINDOW = 4.0;
+static const double MUCH = 4.0, PRICE = 2.0, WINDOW = 4.0, CLEAR = 8.0;
 static const double RETURN_MAX = 2.0, RETURN_PAYS = 1.2, SHARE_MIN = 1e-4, SHARE_MAX = 0.99;
 
 typedef struct {
@@ -34,7 +34,7 @@ typedef struct {
     long long n, busy_rounds, sequence;
     double threshold, interval_s, explore, stale_s;
     double server_share, credit, due, last;
-    int until_first;
+    int until_first, busy; /* requests before the client's way is tried; what the server said last */
     Windows windows;
 } Adaptive;
 
@@ -46,6 +46,7 @@ static void forget_all(Adaptive *self, double now)
     way_forget(&self->of[CLIENT]);
     self->server_share = 1.0;
     self->busy_rounds = 0;
+    self->busy = 0;
     self->until_first = FIRST;
     self->due = INFINITY;
     windows_forget(&self->windows, now);
@@ -65,6 +66,18 @@ static void go_back(Adaptive *self, double factor)
 
     self->busy_rounds = 0;
     self->server_share = share <= SHARE_MAX ? share : 1.0;
+}
+
+/* How many times slower the client's way is at its best; 1 where that may change. */
+static double clearness(const Adaptive *self)
+{
+    const Way *server = &self->of[SERVER], *client = &self->of[CLIENT];
+
+    if (client->count < CLEAR_AFTER || !server->count || self->busy)
+        return 1.0;
+    if (!(client->mean > server->mean && client->floor > server->floor))
+        return 1.0;
+    return client->floor >= server->floor * CLEAR ? CLEAR : client->floor / server->floor;
 }
 
 static int is_shorter(const Way *server, const Way *client)
@@ -119,9 +132,9 @@ static int next_path(Adaptive *self, double now)
     way_forgive(server, now, self->stale_s);
     way_forgive(client, now, self->stale_s);
     if (client->count && is_shorter(server, client))
-        return way_is_due(server, now, self->explore, client) || may_have_one(self) ? SERVER : CLIENT;
+        return way_is_due(server, now, self->explore) || may_have_one(self) ? SERVER : CLIENT;
     if (keeps_all(self))
-        return way_is_due(server, now, self->explore, client) ? SERVER : CLIENT;
+        return way_is_due(server, now, self->explore) ? SERVER : CLIENT;
     credit = self->credit + self->server_share;
     if (credit < 1.0) {
         self->credit = credit;
@@ -137,7 +150,7 @@ static int next_path(Adaptive *self, double now)
     }
     if (server->outstanding && has_enough(self, now))
         return CLIENT;
-    return way_is_due(client, now, self->explore, server) ? CLIENT : SERVER;
+    return way_is_due(client, now, self->explore / clearness(self)) ? CLIENT : SERVER;
 }
 
 static int leaving_pays(const Adaptive *self)
@@ -257,7 +270,8 @@ static PyObject *adaptive_heartbeat(Adaptive *self, PyObject *args, PyObject *na
     wake(self, now);
     self->sequence = sequence;
     self->due = now + 2.0 * self->interval_s;
-    if (!(busy_share > self->threshold)) {
+    self->busy = busy_share > self->threshold;
+    if (!self->busy) {
         double more = busy_share * RETURN_MAX > self->threshold ? self->threshold / busy_share : RETURN_MAX;
 
         go_back(self, more);

@@ -4,9 +4,8 @@
 
 #include <math.h>
 
-enum { KNOWN = 8, TRIED_AFTER = 32, CLEAR_AFTER = 2 };
+enum { KNOWN = 8, TRIED_AFTER = 32 };
 
-static const double CLEAR = 8.0;
 static const double AVERAGED = 32.0, GAP_S = 1.0, OUTLIER = 4.0;
 static const double FLOOR_FALL = 0.125, FLOOR_RISE = 0.00390625, FLOOR_RISE_S = 1.0;
 
@@ -88,13 +87,11 @@ static inline double way_next_s(const Way *self)
     return way_takes_s(self) * (double)(self->outstanding + 1) / self->load;
 }
 
-static inline int way_is_due(const Way *self, double now, double explore, const Way *other)
+static inline int way_is_due(const Way *self, double now, double explore)
 {
-    double takes = self->mean, usual = way_takes_s(other);
+    double takes = self->mean;
     int after = TRIED_AFTER;
 
-    if (self->count >= CLEAR_AFTER && other->count && self->floor > usual)
-        takes *= self->floor >= usual * CLEAR ? CLEAR : self->floor / usual;
     if (self->count < KNOWN) {
         takes /= (double)KNOWN;
         after /= KNOWN;

@@ -61,12 +61,12 @@ def test_the_clients_way_is_tried_after_64_requests(make: Any) -> None:
 
 
 def test_a_shorter_way_is_taken_whatever_the_server_says(make: Any) -> None:
-    """Found at the 65th request; the server is tried each 240 ms: an eighth of 1 % of the time."""
+    """Found at the 65th request; the server is tried each 30 ms, which costs 1 % of the time."""
     policy = make()
-    chosen = asked(policy, 5065, 3e-4, 1e-6, 0.0)
+    chosen = asked(policy, 965, 3e-4, 1e-6, 0.0)
     assert chosen[:64] == "S" * 64 and chosen[64:].count("S") == 2
-    busy(policy, 1, 0.51, share=0.5)
-    assert asked(policy, 5, 3e-4, 1e-6, 0.51).count("C") >= 4
+    busy(policy, 1, 0.1, share=0.5)
+    assert asked(policy, 5, 3e-4, 1e-6, 0.1).count("C") >= 4
 
 
 def test_what_is_clearly_slower_is_tried_as_much_more_rarely(make: Any) -> None:
@@ -79,31 +79,25 @@ def test_what_is_clearly_slower_is_tried_as_much_more_rarely(make: Any) -> None:
 def test_what_is_clearly_slower_is_tried_an_eighth_as_often_at_least(make: Any) -> None:
     """After 0.25 s, then each 2 s; where it is known that would be each 16 s.
 
-    But at 13 s the server becomes as slow, so that it is each 2 s.
+    But at 13 s the server becomes slower still, so that it is each 2 s.
     """
     policy = make()
     chosen = asked(policy, 13_000, 1e-4, 0.020055, 0.0, step_s=1e-3)
     tried = [place for place, path in enumerate(chosen) if path == "C"]
     assert tried == [64, 315, 2321, 4327, 6333, 8339, 10345, 12351]
-    assert asked(policy, 6_000, 0.02, 0.020055, 13.0, step_s=1e-3).count("C") == 3
+    assert asked(policy, 4_000, 0.021, 0.020055, 13.0, step_s=1e-3).count("C") == 2
 
 
-def test_a_server_that_is_held_back_is_not_clearly_faster(make: Any) -> None:
-    """One answer in 41 takes 10 ms, all of a window 0.29 or 0.35: 0.3 is not clearly more."""
+def test_a_busy_server_is_not_clearly_faster(make: Any) -> None:
+    """What leaving it is worth may change: each 30 ms the client's way is tried, else each 90."""
     policy = make()
-    policy.choose(0.0)
-    policy.observe(S, 1e-4, 0.0)
-    tried: list[float] = []
-    for number in range(4100):
-        now = number * 2.5e-4
-        if policy.choose(now) is C:
-            tried.append(now)
-            policy.observe(C, 3e-4, now)
-        else:
-            policy.observe(S, 1e-2 if number % 41 == 40 else 1e-4, now)
-    assert policy.server_s * 1.5 < 3e-4  # without outliers
-    known = [after - before for before, after in itertools.pairwise(tried[9:])]
-    assert min(known) > 0.03 and max(known) < 0.033  # by the average alone 0.08
+    asked(policy, 1200, 1e-4, 3e-4, 0.0)  # known since 78 ms
+    assert asked(policy, 9000, 1e-4, 3e-4, 1.0).count("C") == 10
+    busy(policy, 1, 1.9)
+    assert policy.server_share == 1.0  # leaving does not pay
+    assert asked(policy, 8800, 1e-4, 3e-4, 1.9).count("C") in (29, 30)
+    busy(policy, 1, 2.8, share=0.5, first=2000)
+    assert asked(policy, 8800, 1e-4, 3e-4, 2.8).count("C") in (9, 10)
 
 
 def test_what_is_longer_only_now_is_no_reason_while_the_server_has_time(make: Any) -> None:
