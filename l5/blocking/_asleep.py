@@ -62,8 +62,7 @@ class Asked(Sleeper, Request):
     streaming: bool = False
     pieces = NO_PIECES
 
-    def __init__(self, id: int) -> None:
-        self.id = id
+    id: int
 
     @property
     def waiter(self) -> Any:  # type: ignore[override]
@@ -78,10 +77,13 @@ def sleeps_of(hub: BlockingHub, ring: Ring) -> tuple[Sleep, Sleep]:
     return partial(ring.await_answer, hub.lock, fd), partial(ring.await_data, hub.lock, fd)
 
 
-def note(session: Session, id: int) -> Asked:
+def note(hub: BlockingHub, session: Session, id: int) -> Asked:
     """(With the lock) note a request that a hot call has sent."""
-    requests = session.requests
-    request = Asked(id)
+    requests, request = session.requests, hub.spare
+    hub.spare = None
+    if request is None:
+        request = Asked()
+    request.id = id
     if requests.watch is not None:
         request.begun_ns = requests.watch.begun_ns
     requests._requests[id] = request  # pyright: ignore[reportPrivateUsage]
@@ -121,7 +123,12 @@ def answer_to(
     if hub._parked or not hub._endpoints:
         _hand_over(hub)
     if reply is not None:
-        session.requests.complete(request.id, reply)
+        requests = session.requests
+        if requests.watch is None and not request.begun_ns:
+            if requests._requests.pop(request.id, None) is request:
+                hub.spare = request  # nobody else knows it now, and it is as it was
+        else:
+            requests.complete(request.id, reply)
         if session.patient:
             session.wake_patient()
     _count(hub, session)
@@ -190,7 +197,7 @@ def _count(hub: BlockingHub, session: Session) -> None:
 
 def give_up(request: Asked, hub: BlockingHub, session: Session) -> None:
     """(With the lock) undo what an exception of a signal's handler interrupted."""
-    ring = session.ring
+    ring, hub.spare = session.ring, None
     _rise(hub, session, request)
     if ring is not None and ring.taken == request.id:  # its answer was lost on the way up
         request.done = True

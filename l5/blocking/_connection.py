@@ -200,7 +200,7 @@ class Connection(OpensRegions):
                     return cast("tuple[bytes]", reply)[0]
                 if reply is not None:
                     session = self._session
-                    request = _asleep.note(session, reply)
+                    request = _asleep.note(self._hub, session, reply)
                     sleep = self._sleep_for_answer
                     if sleep is not None:
                         reply = _asleep.answer_to(request, self._hub, session, sleep, expires)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .._loop import Descriptor
     from .._session import Session
     from .._watch import Watcher
+    from ._asleep import Asked
     from ._budget import ThreadBudget
 
 T = TypeVar("T")
@@ -148,6 +149,8 @@ class BlockingHub(Hub):
         """Threads that are in a call: a signal handler in one of them must not wait for it."""
         self.flat: int = 0
         """The thread that sleeps without the engine (`_asleep`); such a one is in a call, too."""
+        self.spare: Asked | None = None
+        """One to be used again: making it costs as much as half of what is done with it."""
         self._call = _NOBODY
         self._woken_by: list[tuple[int, int]] = []
         self._slept_on: Watcher | None = None
