@@ -93,9 +93,12 @@ def calls_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_hub.Call, "rest", rest)
 
     def in_slices(sleep: _asleep.Sleep, timeout_ms: int, *id: int) -> Any:
-        if getattr(_here, "outcome", None) is not None and not 0 <= timeout_ms <= SLICE_MS:
-            timeout_ms = SLICE_MS  # then the engine goes on, and looks
-        return sleep(timeout_ms, *id)
+        outcome: _Outcome | None = getattr(_here, "outcome", None)
+        if outcome is None:
+            return sleep(timeout_ms, *id)
+        if outcome.cancelled:
+            return None  # then the engine goes on, and looks; so it does after a slice
+        return sleep(timeout_ms if 0 <= timeout_ms <= SLICE_MS else SLICE_MS, *id)
 
     wrap_sleeps(monkeypatch, lambda sleep: partial(in_slices, sleep))
 
