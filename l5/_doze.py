@@ -19,7 +19,7 @@ from ._frames import Kind
 from ._unwoken import PARKS_MAX
 
 if TYPE_CHECKING:
-    from ._waiter import OwnRequest
+    from ._waiter import TaskRequest
 
 SHORTCUTS_MAX = 16
 """Wake-ups in a row at which only the sleeper's own ring or socket is looked at."""
@@ -32,7 +32,7 @@ class Dozing:
 
     _shortcuts: int = 0
 
-    async def doze(self: Any, session: Any, request: OwnRequest) -> None:
+    async def doze(self: Any, session: Any, request: TaskRequest) -> None:
         """Sleep for the answer to a request that was just sent, if that is all there is to do.
 
         May return without the answer: then `park`.  Cancelled, the request is abandoned.
@@ -69,7 +69,7 @@ class Dozing:
             self._shortcuts = 0
             self.poll_events()
 
-    def _woken(self: Any, session: Any, request: OwnRequest) -> None:
+    def _woken(self: Any, session: Any, request: TaskRequest) -> None:
         """Take the answer if it is what has come, and leave all as it would be without a doze."""
         self._driver = request.asleep_in = None
         if session.ring is not None:

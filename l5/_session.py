@@ -70,8 +70,7 @@ class Session(SessionCounters):
         self.ring: Ring | None = getattr(made.channel, "ring", None)
         self.lane: Lane | None = _attach.lane_of(hub, made.channel)
         """The short way of small requests, on a plain socket (`native/_lane.h`)."""
-        self.short: Ring | Lane | None = None if options.strict else self.ring or self.lane
-        """What a client may doze over (`l5._doze`)."""
+        self.short: Any = None if options.strict else self.ring or self.lane  # see `l5._doze`
         self.state: str = "OPEN"
         self.error: Exception | None = None
         self.server: RequestServer | None = server
@@ -235,9 +234,8 @@ class Session(SessionCounters):
 
     def wake_first(self) -> None:
         """Let who waits longest for room try again."""
-        for waiter in self.senders:
-            waiter.wake()
-            return
+        if self.senders:
+            next(iter(self.senders)).wake()
 
     # ---- sending -------------------------------------------------------------------------------
 

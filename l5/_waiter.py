@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Endpoint",
+    "LightWaiter",
     "OwnRequest",
+    "TaskRequest",
     "WaitEvent",
     "Waiter",
     "is_for",
@@ -87,33 +89,40 @@ class Waiter:
         return None
 
 
-class OwnRequest(Request):
-    """A request that a hot call has sent, and its own `Waiter`: one object, as most are no more.
+class LightWaiter(Waiter):
+    """A waiter whose defaults are the class's, not slots: most are never changed."""
 
-    When it is woken, who waits takes the answer from the ring, or reads it, itself.
-    """
-
-    # Defaults of the class, as those of `Request`: a usual request never changes most of them.
     ready: bool = False
     event: WaitEvent | None = None
     asleep_in: Hub | None = None
     server: object = None
+
+    def __init__(self) -> None:
+        pass
+
+
+class OwnRequest(LightWaiter, Request):
+    """A request that a hot call has sent, and its own waiter: one object, as most are no more."""
+
     streaming: bool = False
     pieces: deque[bytes] = NO_PIECES
-
-    def __init__(self, session: Any, id: int) -> None:
-        self.session: Any = session
-        self.id = id
+    id: int
 
     @property
     def waiter(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Itself."""
         return self
 
-    wake = Waiter.wake
+
+class TaskRequest(OwnRequest):
+    """When it is woken, who waits takes the answer from the ring, or reads it, itself."""
+
+    def __init__(self, session: Any, id: int) -> None:
+        self.session: Any = session
+        self.id = id
 
 
-class RingRequest(OwnRequest):
+class RingRequest(TaskRequest):
     """Over a ring."""
 
     def collect(self) -> object:
@@ -133,7 +142,7 @@ class RingRequest(OwnRequest):
         return session
 
 
-class LaneRequest(OwnRequest):
+class LaneRequest(TaskRequest):
     """Over a plain socket."""
 
     def collect(self) -> object:
@@ -154,7 +163,7 @@ class LaneRequest(OwnRequest):
         return None
 
 
-def note_sent(session: Any, id: int) -> OwnRequest:
+def note_sent(session: Any, id: int) -> TaskRequest:
     """Note a request that a hot call of a ring or lane has sent, with what waits for its answer."""
     request = (LaneRequest if session.ring is None else RingRequest)(session, id)
     session.requests.note(request, sent=True)

@@ -28,13 +28,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from .._frames import Kind
-from .._requests import NO_PIECES, Request  # pyright: ignore[reportPrivateUsage]
-from .._wait import Waiter
+from .._waiter import LightWaiter, OwnRequest
 
 if TYPE_CHECKING:
     from .._fast import Ring
     from .._session import Session
-    from .._wait import Hub, WaitEvent
     from ._connection import Connection
     from ._hub import BlockingHub
 
@@ -44,32 +42,6 @@ Sleep = Callable[..., Any]
 _get_ident = threading.get_ident
 
 
-class Sleeper(Waiter):
-    """A waiter whose defaults are the class's, not slots: most are never changed."""
-
-    ready: bool = False
-    event: WaitEvent | None = None
-    asleep_in: Hub | None = None
-    server: object = None
-
-    def __init__(self) -> None:
-        pass
-
-
-class Asked(Sleeper, Request):
-    """A request and who waits for its answer, in one."""
-
-    streaming: bool = False
-    pieces = NO_PIECES
-
-    id: int
-
-    @property
-    def waiter(self) -> Any:  # type: ignore[override]
-        """Who waits for it."""
-        return self
-
-
 def sleeps_of(hub: BlockingHub, ring: Ring) -> tuple[Sleep, Sleep]:
     """Return what sleeps for an answer, and for a message."""
     assert hub._watcher is not None
@@ -77,12 +49,12 @@ def sleeps_of(hub: BlockingHub, ring: Ring) -> tuple[Sleep, Sleep]:
     return partial(ring.await_answer, hub.lock, fd), partial(ring.await_data, hub.lock, fd)
 
 
-def note(hub: BlockingHub, session: Session, id: int) -> Asked:
+def note(hub: BlockingHub, session: Session, id: int) -> OwnRequest:
     """(With the lock) note a request that a hot call has sent."""
     requests, request = session.requests, hub.spare
     hub.spare = None
     if request is None:
-        request = Asked()
+        request = OwnRequest()
     request.id = id
     if requests.watch is not None:
         request.begun_ns = requests.watch.begun_ns
@@ -98,7 +70,7 @@ def milliseconds(expires: float | None) -> int:
 
 
 def answer_to(
-    request: Asked, hub: BlockingHub, session: Session, sleep: Sleep, expires: float | None
+    request: OwnRequest, hub: BlockingHub, session: Session, sleep: Sleep, expires: float | None
 ) -> bytes | None:
     """(With the lock, which is let go) sleep for the answer; None: the engine is to go on.
 
@@ -154,7 +126,7 @@ def message(hub: BlockingHub, session: Session, sleep: Sleep, expires: float | N
         or me in hub._callers
     ):
         return None
-    sleeper = Sleeper()
+    sleeper = LightWaiter()
     try:
         unarmed.discard(session)
         hub.flat, hub._driver, sleeper.asleep_in, session.receiver = me, sleeper, hub, sleeper
@@ -167,7 +139,7 @@ def message(hub: BlockingHub, session: Session, sleep: Sleep, expires: float | N
     return found
 
 
-def _rise(hub: BlockingHub, session: Session, sleeper: Sleeper) -> None:
+def _rise(hub: BlockingHub, session: Session, sleeper: LightWaiter) -> None:
     """(With the lock) drive no more, if need be; may be repeated where it was interrupted."""
     if hub._driver is sleeper:
         hub.flat, hub._driver, sleeper.asleep_in = 0, None, None
@@ -195,7 +167,7 @@ def _count(hub: BlockingHub, session: Session) -> None:
         hub.count_anew()
 
 
-def give_up(request: Asked, hub: BlockingHub, session: Session) -> None:
+def give_up(request: OwnRequest, hub: BlockingHub, session: Session) -> None:
     """(With the lock) undo what an exception of a signal's handler interrupted."""
     ring, hub.spare = session.ring, None
     _rise(hub, session, request)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .._requests import Request
     from .._selector import UpgradeReport
     from .._statistics import ConnectionStatistics
+    from .._waiter import OwnRequest
     from ..abc import Buffer, PeerInfo
 
 T = TypeVar("T")
@@ -155,7 +156,7 @@ class Connection(OpensRegions):
             pass
         raise TimeoutError(f"{what} was not possible within its timeout")
 
-    def _fault(self, error: BaseException, asked: _asleep.Asked | None = None) -> BaseException:
+    def _fault(self, error: BaseException, asked: OwnRequest | None = None) -> BaseException:
         """(With the lock) return what to raise when a hot call raised, or was interrupted."""
         session = self._session
         if asked is not None:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from .._fast import Poller, Ring
     from .._loop import Descriptor
     from .._session import Session
+    from .._waiter import OwnRequest
     from .._watch import Watcher
-    from ._asleep import Asked
     from ._budget import ThreadBudget
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ class BlockingHub(Hub):
         """Threads that are in a call: a signal handler in one of them must not wait for it."""
         self.flat: int = 0
         """The thread that sleeps without the engine (`_asleep`); such a one is in a call, too."""
-        self.spare: Asked | None = None
+        self.spare: OwnRequest | None = None
         """One to be used again: making it costs as much as half of what is done with it."""
         self._call = _NOBODY
         self._woken_by: list[tuple[int, int]] = []
