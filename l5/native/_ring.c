@@ -59,7 +59,7 @@ static PyObject *ring_try_send(Ring *self, PyObject *const *args, Py_ssize_t cou
 static PyObject *ring_try_receive(Ring *self, PyObject *Py_UNUSED(ignored))
 {
     struct l5_frame frame;
-    PyObject *payload, *tuple;
+    PyObject *payload;
     int rc;
 
     if (!l5_ring_ready(self))
@@ -72,8 +72,7 @@ static PyObject *ring_try_receive(Ring *self, PyObject *Py_UNUSED(ignored))
     payload = l5_ring_take(self, &frame);
     if (!payload)
         return NULL;
-    tuple = Py_BuildValue("(iiKN)", (int)frame.kind, (int)frame.flags, (unsigned long long)frame.id, payload);
-    return tuple;
+    return Py_BuildValue("(iiKN)", (int)frame.kind, (int)frame.flags, (unsigned long long)frame.id, payload);
 }
 
 static PyObject *ring_poll(Ring *self, PyObject *Py_UNUSED(ignored))
