@@ -124,8 +124,16 @@ def check_k(k: int) -> None:
 
 
 def place(where: Rect) -> Rect:
-    """Return the rectangle that a point is, or the rectangle."""
-    return (*where, *where) if len(where) == 2 else where
+    """Return the rectangle that a point is, or the rectangle; `ValueError` for anything else."""
+    try:
+        numbers = tuple(where)
+    except TypeError:
+        numbers = ()
+    if len(numbers) not in (2, 4):
+        raise ValueError(
+            f"a place is a point (x, y) or a rectangle (xmin, ymin, xmax, ymax), not {where!r}"
+        )
+    return numbers * 2 if len(numbers) == 2 else numbers
 
 
 def nearest_request(where: Rect, k: int) -> bytes:

@@ -217,7 +217,7 @@ WRONG: list[tuple[str, tuple[Any, ...]]] = [
     *((call, (bad,)) for call in ("search", "count") for bad in ((1.0, 2.0, 3.0), "1234", 5)),
     ("nearest", ((0, 0), -1)),
     ("nearest", ((0, 0), 2**32)),
-    ("nearest", ((1.0, 2.0, 3.0), 1)),
+    *(("nearest", (bad, 1)) for bad in ((1.0, 2.0, 3.0), "12", 5, None)),
     ("search_many", ([[0, 0, 1, 1], [0, 0, nan, 1]],)),
     ("search_many", ([[0, 0, 1]],)),
     ("insert", ((0.0, 0.0, inf, 1.0), 1)),

@@ -99,6 +99,9 @@ async def test_the_nearest(options: dict[str, Any], tmp_path: Path) -> None:
         assert (len(ids), len(distances)) == (0, 0)
         with pytest.raises(ValueError, match="k is -1"):
             await tree.nearest((0.0, 0.0), -1)
+        for wrong in (5, (1.0, 2.0, 3.0), "123"):
+            with pytest.raises(ValueError, match="a place is a point"):
+                await tree.nearest(wrong, 1)  # type: ignore[arg-type]
 
 
 async def test_what_the_server_says_of_itself(options: dict[str, Any], tmp_path: Path) -> None:
