@@ -20,7 +20,7 @@ from .._flow import Budget
 from .._memory_link import MemoryLink
 from ..abc import RemoteRegion as AsyncRegion
 from . import _private_loop
-from ._hub import expiry
+from ._hub import busy, expiry
 
 if TYPE_CHECKING:
     from .._options import Options
@@ -159,7 +159,9 @@ class OpensRegions:
     _dial: tuple[str, Options, bytes] | None = None
     """What it was connected with; None where this end was dialled."""
     _memory: _ThreadedLink | None = None
-    _opening: threading.Lock | None = None
+    _opening: threading.RLock | None = None
+    _opens: bool = False
+    """A thread is in `open_region`, and has the lock."""
 
     def open_region(self, name: str, *, timeout: float | None = None) -> RemoteRegion:
         """Open memory that the server exports by `name`, as `l5.Connection.open_region`.
@@ -170,11 +172,17 @@ class OpensRegions:
         wire.check_name(name)
         self._session.check_open()
         with _guard:
-            opening = self._opening = self._opening or threading.Lock()
+            opening = self._opening = self._opening or threading.RLock()
         with opening:
-            link = self._memory_link()
-            run: Callable[..., Any] = link.connection._run
-            return RemoteRegion(run(link.open(name), expiry(timeout), "opening"), run)
+            if self._opens:
+                raise busy()
+            self._opens = True
+            try:
+                link = self._memory_link()
+                run: Callable[..., Any] = link.connection._run
+                return RemoteRegion(run(link.open(name), expiry(timeout), "opening"), run)
+            finally:
+                self._opens = False
 
     def _memory_link(self) -> _ThreadedLink:
         if self._dial is None:
@@ -195,4 +203,4 @@ class OpensRegions:
         return self._memory
 
 
-_guard = threading.Lock()
+_guard = threading.RLock()  # a signal's handler may come in here, too

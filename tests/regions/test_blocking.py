@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 
 import l5
@@ -167,3 +169,37 @@ def test_only_who_connected(tmp_path: Path) -> None:
         with listener.accept() as server, pytest.raises(l5.LocalProtocolError):
             server.open_region("table")
         assert client.transport
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_signals_handler_that_opens_in_the_middle_of_opening(
+    transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told so, and does not wait for the thread that it interrupts."""
+    url = f"l5+unix://{tmp_path}/s"
+    with Owner(url).running():
+        with l5.blocking.connect(url, transports=transport) as connection:
+            told: list[Exception] = []
+            make = connection._memory_link
+
+            def handler(number: int, frame: object) -> None:
+                try:
+                    connection.open_region("table")
+                except anyio.BusyResourceError as error:
+                    told.append(error)
+
+            def interrupted() -> object:
+                signal.raise_signal(signal.SIGUSR1)
+                return make()
+
+            monkeypatch.setattr(connection, "_memory_link", interrupted)
+            before = signal.signal(signal.SIGUSR1, handler)
+            try:
+                with connection.open_region("table") as region:
+                    assert region.read(0, 5) == b"table"
+            finally:
+                monkeypatch.undo()
+                signal.signal(signal.SIGUSR1, before)
+            assert len(told) == 1
+            with connection.open_region("table") as region:
+                assert region.read(0, 5) == b"table"
