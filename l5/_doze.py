@@ -74,15 +74,18 @@ class Dozing:
         self._driver = request.asleep_in = None
         if session.ring is not None:
             self._unarmed.add(session)  # its bell has been taken, or will be
-        try:
-            reply = session.short.rested(request.id)
-        except Exception as error:  # what was read is lost
-            session.fail(error)
+        if request.done:  # another task has looked, and found it: what comes now is not for us
+            self._breathed()
         else:
-            if type(reply) is bytes:
-                session.requests.complete(request.id, reply)
-                if session.patient:
-                    session.wake_patient()
+            try:
+                reply = session.short.rested(request.id)
+            except Exception as error:  # what was read is lost
+                session.fail(error)
+            else:
+                if type(reply) is bytes:
+                    session.requests.complete(request.id, reply)
+                    if session.patient:
+                        session.wake_patient()
         if self._parked:
             self._hand_over()
         if not self._endpoints:

@@ -195,3 +195,25 @@ async def test_closed_in_the_middle_of_a_doze(kind: str, tmp_path: Path) -> None
                 await connection.aclose()
             assert hub._driver is None
             assert hub._watcher is None  # given back, although somebody drove when it was closed
+
+
+@over
+async def test_an_answer_that_another_task_takes_meanwhile(kind: str, tmp_path: Path) -> None:
+    """Who dozes finds its request answered, and does not look for the answer again."""
+    with served(tmp_path) as told:
+        async with connected(told, kind) as (connection, _):
+            await connection.request(b"late")
+            got: list[bytes] = []
+
+            async def ask() -> None:
+                got.append(await connection.request(b"late1"))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                with anyio.fail_after(10):
+                    while not got:
+                        connection._session.on_ready()
+                        await anyio.sleep(0)
+            assert got == [b"late1"]
+            assert connection.statistics().in_flight == 0
+            assert await connection.request(b"late2") == b"late2"
