@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 import pytest
 
 import l5
@@ -213,7 +214,7 @@ async def test_an_answer_that_another_task_takes_meanwhile(kind: str, tmp_path: 
                 with anyio.fail_after(10):
                     while not got:
                         connection._session.on_ready()
-                        await anyio.sleep(0)
+                        await anyio.lowlevel.checkpoint()
             assert got == [b"late1"]
             assert connection.statistics().in_flight == 0
             assert await connection.request(b"late2") == b"late2"
