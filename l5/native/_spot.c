@@ -15,7 +15,8 @@ static int has_news(const Spot *spot)
             return l5_flag_acquire((const l5_flag_byte *)(const void *)spot->base) != 0;
         return l5_flags_any(spot->base, (uint32_t)spot->bytes);
     case SPOT_RING:
-        return l5_message_begun(spot->base + (spot->read & (spot->bytes - 1)));
+        /* Whole, not begun: a message that never ends must not keep its reader from sleeping. */
+        return l5_message_ready(spot->base + (spot->read & (spot->bytes - 1)), (uint32_t)spot->limit) != 0;
     default:
         return spot->call(spot->argument) > 0;
     }

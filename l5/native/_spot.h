@@ -1,7 +1,7 @@
 /* A Spot: memory (or a function) that a Poller looks at beside its rings.  See mailbox.h.
  *
  *   FLAGS  any byte of an array of flags is set       SCAN takes them, fairly
- *   RING   the message at the read position has begun TAKE copies it out once it is whole
+ *   RING   the message at the read position is whole  TAKE copies it out
  *   CALL   a function of two words says so            of a completion queue, say
  *
  * A poller has few spots: all the flags of an event loop are one.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 
 from l5._errors import RemoteProtocolError
@@ -52,11 +54,25 @@ def test_a_flood_of_flags_ends_its_sender() -> None:
 
 @pytest.mark.parametrize("attack", list(SERVER_ATTACKS))
 def test_a_hostile_server_is_found_out(attack: str) -> None:
-    import ctypes
-
     with rig_on() as rig:
         pair = rig.pair()
         data = SERVER_ATTACKS[attack]
         ctypes.memmove(pair.client.ring_region.address, data, len(data))
         with pytest.raises(RemoteProtocolError):
             pair.client.try_receive()
+
+
+@pytest.mark.parametrize("mode", ["flags", "flags+imm"])
+def test_a_message_that_is_never_whole_keeps_nobody_from_sleeping(mode: str) -> None:
+    with rig_on() as rig:
+        pair = rig.pair(mode)
+        assert pair.ask(b"anything") and pair.server.try_receive() is not None
+        ring = (ctypes.c_uint8 * 4096).from_address(pair.client.ring_region.address)
+        ring[0] = 100  # its size, and not the rest
+        assert not pair.client.poll()
+        assert pair.client.try_receive() is None
+        assert pair.client.arm()
+        assert pair.answer(b"late")  # into the same place: now it is all there
+        assert pair.client.poll() and not pair.client.arm()
+        frame = pair.client.try_receive()
+        assert frame is not None and frame.payload == b"late"
