@@ -34,6 +34,7 @@ class ServerTests(Harness):
         async with self.serving(Desk().handle, directory) as (first, server):
             second = await self._connect(server.urls[0], {})
             counts = [0, 0]
+            shares: list[int] = []
             async with second, anyio.create_task_group() as group:
 
                 async def ask(index: int, connection: l5.Connection) -> None:
@@ -43,10 +44,14 @@ class ServerTests(Harness):
 
                 group.start_soon(ask, 0, first)
                 group.start_soon(ask, 1, second)
-                while sum(counts) < 300:
+                # A slice of time may have been one's alone: that evens out, hunger does not.
+                while sum(counts) < 300 or (
+                    min(counts) < max(counts) // 10 and max(counts) < 30_000
+                ):
                     await anyio.sleep(0.001)
+                shares[:] = sorted(counts)
                 group.cancel_scope.cancel()
-            assert min(counts) >= max(counts) // 10
+            assert shares[0] >= shares[1] // 10
 
     async def test_draining_lets_running_requests_finish(self, directory: str) -> None:
         desk = Desk()
