@@ -41,8 +41,8 @@ class _Part:
     number: int
     offset: int
     length: int
-    data: bytearray | None = None
-    """Of one that is cut up."""
+    found: dict[int, bytes] | None = None
+    """Of one that is cut up: its pieces, by their offsets."""
     missing_bytes: int = 0
 
 
@@ -216,7 +216,7 @@ class BaseRegion(RemoteRegion):
         if part.length <= self.piece_bytes:
             wanted.append(Piece(part, part.offset, part.length))
             return
-        part.data = bytearray(part.length)
+        part.found = {}
         part.missing_bytes = part.length
         for offset, length in wire.cut((part.offset, part.length), self.piece_bytes):
             wanted.append(Piece(part, offset, length))
@@ -346,12 +346,14 @@ def _batch(wanted: deque[Piece], count_max: int, bytes_max: int) -> list[Piece]:
 def _whole(piece: Piece, data: bytes) -> bytes | None:
     """Note a piece that has come; return the part once it is whole."""
     part = piece.part
-    if part.data is None:
+    if part.found is None:
         return data
-    start = piece.offset - part.offset
-    part.data[start : start + piece.length] = data
+    part.found[piece.offset] = data
     part.missing_bytes -= piece.length
-    return None if part.missing_bytes else bytes(part.data)
+    if part.missing_bytes:
+        return None
+    found, part.found = part.found, {}  # whoever keeps the part does not keep its bytes
+    return b"".join([found[offset] for offset in sorted(found)])
 
 
 def _check_amount(size_bytes: int) -> None:
