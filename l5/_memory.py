@@ -352,8 +352,7 @@ def _whole(piece: Piece, data: bytes) -> bytes | None:
     part.missing_bytes -= piece.length
     if part.missing_bytes:
         return None
-    found, part.found = part.found, {}  # whoever keeps the part does not keep its bytes
-    return b"".join([found[offset] for offset in sorted(found)])
+    return b"".join([part.found[offset] for offset in sorted(part.found)])
 
 
 def _check_amount(size_bytes: int) -> None:

@@ -105,11 +105,6 @@ static inline void l5_size_release(l5_size *size, uint32_t value)
     atomic_store_explicit(size, value, memory_order_release);
 }
 
-static inline uint32_t l5_size_relaxed(const l5_size *size)
-{
-    return atomic_load_explicit((l5_size *)size, memory_order_relaxed);
-}
-
 static inline uint8_t l5_flag_acquire(const l5_flag_byte *flag)
 {
     return atomic_load_explicit((l5_flag_byte *)flag, memory_order_acquire);

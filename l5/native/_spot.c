@@ -7,6 +7,12 @@ enum { SPOTS_MAX = 65536, TAKEN_MAX = 256, LOOKS_UNTIMED = 64, LOOKS_PER_CLOCK =
 
 /* ---- looking: no Python in here, the GIL may be released ------------------------------------- */
 
+/* RING: where the next message stands, or will. */
+static uint8_t *next_message(const Spot *spot)
+{
+    return spot->base + (spot->read & (spot->bytes - 1));
+}
+
 static int has_news(const Spot *spot)
 {
     switch (spot->kind) {
@@ -16,7 +22,7 @@ static int has_news(const Spot *spot)
         return l5_flags_any(spot->base, (uint32_t)spot->bytes);
     case SPOT_RING:
         /* Whole, not begun: a message that never ends must not keep its reader from sleeping. */
-        return l5_message_ready(spot->base + (spot->read & (spot->bytes - 1)), (uint32_t)spot->limit) != 0;
+        return l5_message_ready(next_message(spot), (uint32_t)spot->limit) != 0;
     default:
         return spot->call(spot->argument) > 0;
     }
@@ -239,19 +245,14 @@ static PyObject *spot_take_flag(Spot *self, PyObject *place)
 
 /* Size of the message that stands at the read position; 0 if none is there or, unless `whole` says that
  * it is known to be, it is not complete. */
-static int64_t ready_bytes(Spot *self, const uint8_t *at, int whole)
+static int64_t ready_bytes(const Spot *self, const uint8_t *at, int whole)
 {
     uint32_t size;
-    int64_t ready;
 
-    if (whole) {
-        size = l5_size_acquire((const l5_size *)(const void *)at);
-        return size && size <= self->limit ? (int64_t)size : -EPROTO;
-    }
-    ready = l5_message_ready(at, (uint32_t)self->limit);
-    if (!ready && l5_message_begun(at))
-        self->torn++;
-    return ready;
+    if (!whole)
+        return l5_message_ready(at, (uint32_t)self->limit);
+    size = l5_size_acquire((const l5_size *)(const void *)at);
+    return size && size <= self->limit ? (int64_t)size : -EPROTO;
 }
 
 static PyObject *spot_take(Spot *self, PyObject *whole)
@@ -264,7 +265,7 @@ static PyObject *spot_take(Spot *self, PyObject *whole)
 
     if (known < 0 || !spot_is(self, SPOT_RING))
         return NULL;
-    at = self->base + (self->read & (self->bytes - 1));
+    at = next_message(self);
     size = ready_bytes(self, at, known);
     if (size < 0)
         return PyErr_Format(l5_RemoteProtocolError, "the peer wrote a message of an impossible size");
@@ -330,7 +331,6 @@ static PyGetSetDef spot_getset[] = {
 static PyMemberDef spot_members[] = {
     {"read", T_ULONGLONG, offsetof(Spot, read), READONLY, "position of the next message, or of the next scan"},
     {"bytes", T_ULONGLONG, offsetof(Spot, bytes), READONLY, "of the flags, or of the ring"},
-    {"torn", T_ULONGLONG, offsetof(Spot, torn), READONLY, "how often a message was seen that was not whole yet"},
     {NULL, 0, 0, 0, NULL},
 };
 

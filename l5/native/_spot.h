@@ -27,7 +27,6 @@ struct Spot {
     Poller *poller;      /* strong, while added */
     uint32_t at;         /* its place there */
     PyObject *session;   /* strong, while added: whose `on_ready` is called */
-    uint64_t torn;       /* RING: how often a message had begun and was not whole */
 };
 
 extern PyTypeObject l5_SpotType;

@@ -56,9 +56,4 @@ static inline uint64_t l5_message_padded(uint64_t payload_bytes)
     return (payload_bytes + 5 + L5_MESSAGE_ALIGN - 1) & ~(uint64_t)(L5_MESSAGE_ALIGN - 1);
 }
 
-static inline int l5_message_begun(const uint8_t *at)
-{
-    return l5_size_relaxed((const l5_size *)(const void *)at) != 0;
-}
-
 #endif

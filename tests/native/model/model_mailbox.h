@@ -21,11 +21,11 @@ void mailbox_fill(void *at, size_t bytes, struct place place);
 
 #define l5_load_relaxed(word) mailbox_load(word, 8, RELAXED, HERE)
 #define l5_size_acquire(size) ((uint32_t)mailbox_load(size, 4, ACQUIRE, HERE))
-#define l5_size_relaxed(size) ((uint32_t)mailbox_load(size, 4, RELAXED, HERE))
 #define l5_size_release(size, value) mailbox_store(size, value, RELEASE, HERE)
 #define l5_flag_acquire(flag) ((uint8_t)mailbox_load(flag, 1, ACQUIRE, HERE))
 #define l5_flag_take(flag) ((uint8_t)mailbox_swap(flag, 0, ACQUIRE, HERE))
 /* What nobody uses: to be put in place of the above. */
+#define l5_size_relaxed(size) ((uint32_t)mailbox_load(size, 4, RELAXED, HERE))
 #define l5_size_store_relaxed(size, value) mailbox_store(size, value, RELAXED, HERE)
 #define l5_flag_relaxed(flag) ((uint8_t)mailbox_load(flag, 1, RELAXED, HERE))
 #define l5_flag_take_relaxed(flag) ((uint8_t)mailbox_swap(flag, 0, RELAXED, HERE))
